@@ -1,0 +1,148 @@
+"""An offline, deterministic model: the embedded default, for demos, tests and first steps.
+
+    scripted:echo                     repeats the last user message
+    scripted:say?text=hello           says `text`
+    scripted:count?to=300             counts from 1, going on from wherever the conversation has got to
+        &pace_ms=4                    milliseconds between two deltas
+        &chunk=3                      characters per delta
+        &note_every=100&note=notes.txt   calls `append_line` each time so many numbers are said
+
+What it says follows from the conversation alone, so a resumed session goes on where it was cut.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from urllib.parse import parse_qsl
+
+import trio
+from attrs import frozen
+
+from flightlog_hookspecs import (
+    Adapter,
+    AssistantMessage,
+    BlockEnd,
+    BlockEvent,
+    BlockStart,
+    Finish,
+    Head,
+    Message,
+    Request,
+    TextBlock,
+    TextDelta,
+    ToolCallBlock,
+    ToolCallDelta,
+    ToolResult,
+    Usage,
+    UserMessage,
+    hookimpl,
+)
+from flightlog_hookspecs.errors import ProviderError
+
+
+@frozen(kw_only=True)
+class Reply:
+    """What to answer: words, then calls as (tool name, arguments); sent `chunk` characters at a time."""
+
+    text: str
+    calls: tuple[tuple[str, Mapping[str, object]], ...] = ()
+    chunk: int = 5
+    pace_ms: float = 0.0
+
+
+class ScriptedAdapter:
+    """Answers from a named script."""
+
+    name = "scripted"
+
+    def encode(self, part: Head | Message) -> bytes:
+        """One line of JSON per part."""
+        match part:
+            case Head():
+                value: dict[str, object] = {
+                    "model": part.model,
+                    "system": part.system,
+                    "tools": [t.name for t in part.tools],
+                }
+            case UserMessage():
+                value = {"user": part.text}
+            case AssistantMessage():
+                calls = [[b.call_id, b.name, b.arguments] for b in part.content if isinstance(b, ToolCallBlock)]
+                value = {"assistant": part.text, "calls": calls}
+            case ToolResult():
+                value = {"tool": part.call_id, "outcome": part.outcome, "text": part.text}
+        return json.dumps(value).encode() + b"\n"
+
+    @asynccontextmanager
+    async def stream(self, request: Request, attempt: int) -> AsyncIterator[AsyncIterator[BlockEvent]]:  # noqa: ARG002
+        """Play the script named by the model."""
+        script, _, query = request.head.model.partition("?")
+        try:
+            reply = _SCRIPTS[script](request.messages, dict(parse_qsl(query, strict_parsing=bool(query))))
+        except KeyError:
+            raise ProviderError(
+                "bad_request", f"no script {script!r}; there are {', '.join(sorted(_SCRIPTS))}"
+            ) from None
+        except ValueError as error:
+            raise ProviderError("bad_request", f"{request.head.model!r}: {error}") from None
+        yield _played(reply, sum(map(len, request.fragments)))
+
+
+async def _played(reply: Reply, request_bytes: int) -> AsyncIterator[BlockEvent]:
+    said = 0
+    if reply.text:
+        yield BlockStart(index=0, type="text")
+        for start in range(0, len(reply.text), reply.chunk):
+            await trio.sleep(reply.pace_ms / 1000)
+            yield TextDelta(index=0, text=reply.text[start : start + reply.chunk])
+            said += 1
+        yield BlockEnd(index=0, block=TextBlock(text=reply.text))
+    for index, (name, arguments) in enumerate(reply.calls, 1):
+        call_id, raw = f"call_{index}", json.dumps(arguments)
+        yield BlockStart(index=index, type="tool_call", call_id=call_id, name=name)
+        yield ToolCallDelta(index=index, text=raw)
+        yield BlockEnd(index=index, block=ToolCallBlock(call_id=call_id, name=name, arguments=raw))
+    yield Usage(input_tokens=request_bytes // 4, output_tokens=said)
+    yield Finish(reason="tool_calls" if reply.calls else "stop")
+
+
+def _echo(messages: Sequence[Message], options: dict[str, str]) -> Reply:
+    last = next((m.text for m in reversed(messages) if isinstance(m, UserMessage)), "")
+    return Reply(text=last or "(nothing to repeat)")
+
+
+def _say(messages: Sequence[Message], options: dict[str, str]) -> Reply:
+    return Reply(text=options.get("text", "hello"))
+
+
+def _count(messages: Sequence[Message], options: dict[str, str]) -> Reply:
+    to, every = int(options.get("to", "10")), int(options.get("note_every", "0"))
+    if to < 1 or every < 0:
+        raise ValueError("count needs to >= 1 and note_every >= 0")
+    whole = "".join(f"{number}\n" for number in range(1, to + 1))
+    said = len("".join(m.text for m in messages if isinstance(m, AssistantMessage)))
+    pace_ms, chunk = float(options.get("pace_ms", "0")), max(1, int(options.get("chunk", "3")))
+    if said >= len(whole):
+        return Reply(text=f"Counted to {to}.", chunk=chunk, pace_ms=pace_ms)
+    if not every:
+        return Reply(text=whole[said:], chunk=chunk, pace_ms=pace_ms)
+    # Say up to the next multiple of `every` that is still unsaid, then note it down.
+    stop = min((whole[:said].count("\n") // every + 1) * every, to)
+    text = whole[said : len("".join(f"{number}\n" for number in range(1, stop + 1)))]
+    call = ("append_line", {"path": options.get("note", "notes.txt"), "line": f"counted to {stop}"})
+    return Reply(text=text, calls=(call,), chunk=chunk, pace_ms=pace_ms)
+
+
+_SCRIPTS: dict[str, Callable[[Sequence[Message], dict[str, str]], Reply]] = {
+    "echo": _echo,
+    "say": _say,
+    "count": _count,
+}
+
+
+@hookimpl
+def register_adapters(register: Callable[[Adapter], None]) -> None:
+    """Offer the scripted model."""
+    register(ScriptedAdapter())

@@ -1,0 +1,349 @@
+"""The events: every kind of row the log can hold, one frozen class each.
+
+The place of an event (session, seq, turn, step, time, epoch) is the envelope's business, not the
+event's. User messages, assistant messages and tool results *are* the messages a model is sent:
+there is no second form of them.
+
+A default may never change once released: rows leave fields at their default unwritten.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from attrs import frozen
+
+from flightlog_hookspecs.content import Block, BlockType, text_of
+from flightlog_hookspecs.errors import FailureKind
+from flightlog_hookspecs.stream import FinishReason
+from flightlog_hookspecs.tools import Effect, Mode, Outcome
+
+Slot = Literal["next_turn", "next_step"]
+Source = Literal["user", "plugin", "context", "resync", "subagent", "timer"]
+SpliceCause = Literal["accepted", "claimed", "withdrawn", "edited", "cancelled"]
+TurnEndReason = Literal[
+    "completed",
+    "aborted",
+    "error",
+    "blocked",
+    "max_tokens",
+    "max_steps",
+    "no_progress",
+    "deadline",
+    "paused",
+    "interrupted",
+]
+AnswerFinish = Literal[FinishReason, "interrupted"]
+
+
+@frozen(kw_only=True)
+class PluginVersion:
+    """A plugin as it was when the session was opened."""
+
+    name: str
+    version: str
+
+
+@frozen(kw_only=True)
+class SessionCreated:
+    """Identity of a session; always seq 1. `uid` is random and never reused."""
+
+    kind: ClassVar[Literal["session/created"]] = "session/created"
+    uid: str
+    title: str = ""
+
+
+@frozen(kw_only=True)
+class SessionOpened:
+    """A process took ownership. The row's epoch is the fencing token: last epoch + 1."""
+
+    kind: ClassVar[Literal["session/opened"]] = "session/opened"
+    pid: int
+    host: str
+    kernel_version: str
+    plugins: tuple[PluginVersion, ...] = ()
+
+
+@frozen(kw_only=True)
+class SessionClosed:
+    """The owner left cleanly, with no turn open."""
+
+    kind: ClassVar[Literal["session/closed"]] = "session/closed"
+
+
+@frozen(kw_only=True)
+class InboxSplice:
+    """One change of an inbox slot: at `start`, `removed` messages leave and at most one enters.
+
+    `message_id` names the message that enters or, when none enters, the one that leaves. A message
+    enters with its blocks in full.
+    """
+
+    kind: ClassVar[Literal["inbox/splice"]] = "inbox/splice"
+    slot: Slot
+    start: int
+    message_id: str
+    cause: SpliceCause
+    removed: int = 0
+    content: tuple[Block, ...] | None = None
+    source: Source = "user"
+
+
+@frozen(kw_only=True)
+class TurnStart:
+    """Opens the bracket of a turn; the row's `turn` is its number, 1, 2, 3, ..."""
+
+    kind: ClassVar[Literal["turn/start"]] = "turn/start"
+
+
+@frozen(kw_only=True)
+class TurnEnd:
+    """Closes the bracket. `cause` explains aborted and paused; `code` and `message` explain error."""
+
+    kind: ClassVar[Literal["turn/end"]] = "turn/end"
+    reason: TurnEndReason
+    cause: str = ""
+    code: str = ""
+    message: str = ""
+
+
+@frozen(kw_only=True)
+class StepStart:
+    """Opens a step: one model request and the tools it calls; numbered 1, 2, 3, ... in its turn."""
+
+    kind: ClassVar[Literal["step/start"]] = "step/start"
+
+
+@frozen(kw_only=True)
+class StepEnd:
+    """Closes a step: its request is settled and every call in it is answered."""
+
+    kind: ClassVar[Literal["step/end"]] = "step/end"
+
+
+@frozen(kw_only=True)
+class UserMessage:
+    """Input that entered a step: from now on the model sees it."""
+
+    kind: ClassVar[Literal["user/message"]] = "user/message"
+    message_id: str
+    content: tuple[Block, ...]
+    source: Source = "user"
+
+    @property
+    def text(self) -> str:
+        """The message's words."""
+        return text_of(self.content)
+
+
+@frozen(kw_only=True)
+class ToolSpec:
+    """A tool as the model sees it; `parameters` is the JSON Schema as canonical JSON text."""
+
+    name: str
+    description: str
+    parameters: str
+
+
+@frozen(kw_only=True)
+class Head:
+    """What stands before the messages of a request; `parameters` is canonical JSON text."""
+
+    adapter: str
+    model: str
+    system: str = ""
+    tools: tuple[ToolSpec, ...] = ()
+    parameters: str = "{}"
+
+
+@frozen(kw_only=True)
+class RequestHeader:
+    """A new head generation, verbatim. `reason` names what changed against the one before."""
+
+    kind: ClassVar[Literal["request/header"]] = "request/header"
+    head: Head
+    reason: str
+
+
+@frozen(kw_only=True)
+class RequestSent:
+    """An attempt is about to be sent.
+
+    The request is the head at `header_seq` and the `messages` messages visible at this row;
+    `sha256` (hex) covers the bytes the adapter encoded for exactly those.
+    """
+
+    kind: ClassVar[Literal["request/sent"]] = "request/sent"
+    attempt: int
+    header_seq: int
+    messages: int
+    sha256: str
+    purpose: str = "turn"
+
+
+@frozen(kw_only=True)
+class DeltaPiece:
+    """One delta as it arrived, `at_ms` milliseconds after its row's time (never before it)."""
+
+    at_ms: int
+    text: str
+
+
+@frozen(kw_only=True)
+class AssistantDelta:
+    """What arrived of one block since the last flush; evidence, not part of the conversation.
+
+    The pieces stand in a side table. Readers that do not need them get `pieces=()`.
+    """
+
+    kind: ClassVar[Literal["assistant/delta"]] = "assistant/delta"
+    attempt: int
+    block: int
+    type: BlockType
+    pieces: tuple[DeltaPiece, ...] = ()
+
+
+@frozen(kw_only=True)
+class AssistantMessage:
+    """The complete answer of one attempt; `interrupted` marks text cut off by a cancel or a crash."""
+
+    kind: ClassVar[Literal["assistant/message"]] = "assistant/message"
+    attempt: int
+    content: tuple[Block, ...]
+    finish: AnswerFinish
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    replay: str = ""
+
+    @property
+    def interrupted(self) -> bool:
+        """True when a cancel or a crash cut this message off."""
+        return self.finish == "interrupted"
+
+    @property
+    def text(self) -> str:
+        """The message's words."""
+        return text_of(self.content)
+
+
+@frozen(kw_only=True)
+class RequestFailed:
+    """An attempt ended badly. Its deltas stay as evidence; nothing of it reaches the conversation."""
+
+    kind: ClassVar[Literal["request/failed"]] = "request/failed"
+    attempt: int
+    failure: FailureKind
+    message: str
+    retryable: bool
+
+
+@frozen(kw_only=True)
+class RequestRetry:
+    """The next attempt will be made after `delay_ms` milliseconds."""
+
+    kind: ClassVar[Literal["request/retry"]] = "request/retry"
+    attempt: int
+    delay_ms: int
+
+
+@frozen(kw_only=True)
+class ToolCall:
+    """A body is about to run: committed before it starts.
+
+    `position` is the call's place in its message, from 0; `message_seq` is that message's row.
+    """
+
+    kind: ClassVar[Literal["tool/call"]] = "tool/call"
+    position: int
+    call_id: str
+    name: str
+    arguments: str
+    invocation_id: str
+    message_seq: int
+    mode: Mode
+    effect: Effect
+    plugin: str
+    plugin_version: str
+
+
+@frozen(kw_only=True)
+class Spill:
+    """Where a result that was too long to show stands in full."""
+
+    sha256: str
+    bytes: int
+    binary: bool = False
+
+
+@frozen(kw_only=True)
+class ToolResult:
+    """The answer to one call, committed when its body ended; what the model is shown.
+
+    `call_seq` is the row of the `tool/call`, None when no body ran. `duration_us` is microseconds.
+    """
+
+    kind: ClassVar[Literal["tool/result"]] = "tool/result"
+    position: int
+    call_id: str
+    name: str
+    message_seq: int
+    outcome: Outcome
+    content: tuple[Block, ...]
+    call_seq: int | None = None
+    duration_us: int = 0
+    spill: Spill | None = None
+
+    @property
+    def text(self) -> str:
+        """The result's words."""
+        return text_of(self.content)
+
+
+@frozen(kw_only=True)
+class UnknownEvent:
+    """A row of a kind this version does not know, marked ignorable by its writer; kept, skipped."""
+
+    kind: str
+    data: str
+
+
+Event = (
+    SessionCreated
+    | SessionOpened
+    | SessionClosed
+    | InboxSplice
+    | TurnStart
+    | TurnEnd
+    | StepStart
+    | StepEnd
+    | UserMessage
+    | RequestHeader
+    | RequestSent
+    | AssistantDelta
+    | AssistantMessage
+    | RequestFailed
+    | RequestRetry
+    | ToolCall
+    | ToolResult
+    | UnknownEvent
+)
+Message = UserMessage | AssistantMessage | ToolResult
+
+
+@frozen(kw_only=True)
+class Record:
+    """An event in its place in the log.
+
+    `seq` counts from 1 without gaps within the session and is the only order; `at_us` is the wall
+    clock in Unix microseconds and may jump. `turn` and `step` are None outside of one.
+    """
+
+    session: str
+    seq: int
+    at_us: int
+    turn: int | None
+    step: int | None
+    epoch: int
+    event: Event
+    ignorable: bool = False

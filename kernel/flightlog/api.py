@@ -1,0 +1,140 @@
+"""The public surface: open a kernel, hold a session, read a log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import trio
+
+from flightlog.core.limits import Limits
+from flightlog.runtime.clock import Boundary, Clock, no_boundary
+from flightlog.runtime.driver import Driver
+from flightlog.runtime.journal import HeadToken
+from flightlog.runtime.plugins import Registry, load_plugins
+from flightlog.runtime.reader import LogReader, SessionReader, reader_of
+from flightlog.runtime.recovery import close_session, open_session
+from flightlog.runtime.session import Session
+from flightlog.store.log_file import protected_paths
+from flightlog.store.store import Store
+from flightlog_hookspecs.errors import SessionBusy, UsageError
+
+_SESSION_NAME_MAX_CHARS: Final = 200
+_THREADS_MAX: Final = 64
+
+
+class Kernel:
+    """An open log file and everything registered with it. Made by `open_kernel`; one trio thread."""
+
+    def __init__(self, store: Store, registry: Registry, workspace: str, clock: Clock, on_boundary: Boundary) -> None:
+        self._store = store
+        self._workspace = workspace
+        self._clock = clock
+        self._on_boundary = on_boundary
+        self._threads = trio.CapacityLimiter(_THREADS_MAX)
+        self._open: set[str] = set()
+        self.registry = registry
+
+    @asynccontextmanager
+    async def session(
+        self,
+        name: str,
+        *,
+        model: str = "scripted:echo",
+        system: str = "",
+        title: str = "",
+        limits: Limits | None = None,
+        expect: HeadToken | None = None,
+    ) -> AsyncIterator[Session]:
+        """Own session `name` while the context lasts, creating or resuming it.
+
+        `model` is "adapter:model"; `system` comes before the registered prompt sections. What a crash
+        left open is closed first: calls that may have taken effect become `unknown`, streamed words
+        stay as an interrupted answer. With `expect`, a log that was rolled back is refused.
+
+        Raises `UsageError`, `SessionBusy` while another owner lives, `LogCorrupt`, `SchemaTooNew`,
+        `HeadMismatch`.
+        """
+        _check_name(name)
+        self.registry.adapter_of(model)
+        if name in self._open:
+            raise SessionBusy(f"session {name!r} is already open in this kernel")
+        self._open.add(name)
+        try:
+            journal = await open_session(
+                self._store,
+                name,
+                title=title,
+                plugins=self.registry.versions,
+                expect=expect,
+                clock=self._clock,
+                on_boundary=self._on_boundary,
+            )
+            driver = Driver(
+                journal,
+                self.registry,
+                model=model,
+                system=system,
+                limits=limits or Limits(),
+                threads=self._threads,
+                workspace=self._workspace,
+                protected=protected_paths(self._store.path),
+            )
+            session = Session(journal, driver)
+            try:
+                yield session
+            finally:
+                with trio.CancelScope(shield=True):
+                    await session.close()
+                    await close_session(journal)
+        finally:
+            self._open.discard(name)
+
+    def read(self, name: str) -> SessionReader:
+        """Read session `name` without owning or changing it. Raises `UsageError` when there is none."""
+        return reader_of(self._store, name, self.registry)
+
+
+@asynccontextmanager
+async def open_kernel(
+    path: str | os.PathLike[str],
+    *,
+    discover: bool = True,
+    plugins: Sequence[object] = (),
+    workspace: str | os.PathLike[str] | None = None,
+    clock: Clock | None = None,
+    on_boundary: Boundary = no_boundary,
+) -> AsyncIterator[Kernel]:
+    """Open the log at `path`, creating it (mode 0600) when missing.
+
+    `plugins` are modules or objects with hooks; with `discover`, installed entry points of the group
+    "flightlog" join them, a broken one being left out and listed in `kernel.registry.problems`.
+    `workspace` is the folder tools may work in; None gives them none. `clock` and `on_boundary` are
+    for tests. Raises a `StoreError` that says what is wrong with the file, `PluginError` for a broken
+    plugin that was passed in.
+    """
+    folder = os.path.abspath(workspace) if workspace is not None else ""
+    if folder and not os.path.isdir(folder):
+        raise UsageError(f"workspace {folder} is not a folder")
+    registry = load_plugins(discover=discover, plugins=plugins)
+    store = Store.open(os.path.abspath(path))
+    try:
+        yield Kernel(store, registry, folder, clock or Clock(), on_boundary)
+    finally:
+        store.close()
+
+
+def open_log(path: str | os.PathLike[str], *, discover: bool = True, plugins: Sequence[object] = ()) -> LogReader:
+    """Open the log at `path` to read only: nothing is changed, recovered or owned.
+
+    Adapters found by `discover` or in `plugins` let it prove the hash of every request.
+    """
+    registry = load_plugins(discover=discover, plugins=plugins)
+    return LogReader(Store.open_to_read(os.path.abspath(path)), registry)
+
+
+def _check_name(name: str) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= _SESSION_NAME_MAX_CHARS or not name.isprintable():
+        raise UsageError(f"a session name is 1 to {_SESSION_NAME_MAX_CHARS} printable characters, not {name!r}")

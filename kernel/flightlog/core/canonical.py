@@ -1,0 +1,105 @@
+r"""Canonical JSON: the one form in which values enter the log.
+
+Insertion order, no spaces, UTF-8; NUL and lone surrogates as `\u` escapes. Whatever JSON cannot
+carry without loss is refused by path, before any effect.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any, Final
+
+from flightlog_hookspecs.errors import BadPayload
+
+MAX_DEPTH: Final = 200
+INT64: Final = range(-(2**63), 2**63)
+
+Json = Any
+"""A JSON value: None, bool, int (64 bit), float (finite), str, list or dict with string keys."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_UNFAITHFUL = re.compile("[\0\ud800-\udfff]")
+_ENCODE = json.JSONEncoder(ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def dumps(value: Json) -> str:
+    """`value` as canonical JSON text. Raises `BadPayload` naming the path of what cannot be kept."""
+    _check(value, "$", 0)
+    text = _ENCODE(value)
+    if not text.isascii():
+        text = _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return text
+
+
+def loads(text: str) -> Json:
+    """Parse foreign JSON strictly: no duplicate keys, NaN, over-long integers or deep nesting."""
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except RecursionError:
+        raise BadPayload("$", f"nested deeper than {MAX_DEPTH}") from None
+    except ValueError as error:
+        raise BadPayload("$", str(error)) from None
+    _check(value, "$", 0)
+    return value
+
+
+def is_faithful(text: str) -> bool:
+    """True when a SQLite text column keeps `text` exactly (no NUL, no lone surrogate)."""
+    return _UNFAITHFUL.search(text) is None
+
+
+def displayed(text: str) -> str:
+    """`text` for a SQLite text column, with U+FFFD for what the column cannot keep."""
+    return _UNFAITHFUL.sub("\ufffd", text)
+
+
+def _check(value: Json, path: str, depth: int) -> None:
+    # The exact type decides: a subclass (an enum, a numpy float, a namedtuple) would not come back.
+    kind = type(value)
+    if kind is str or kind is bool or value is None:
+        return
+    if kind is int:
+        if value not in INT64:
+            raise BadPayload(path, "integer does not fit into 64 bits")
+        return
+    if kind is float:
+        if not isfinite(value):
+            raise BadPayload(path, f"{value} is not a JSON number")
+        return
+    if depth >= MAX_DEPTH:
+        raise BadPayload(path[:200], f"nested deeper than {MAX_DEPTH} (or a cycle)")
+    if kind is list:
+        for index, item in enumerate(value):
+            _check(item, f"{path}[{index}]", depth + 1)
+    elif kind is dict:
+        for key, item in value.items():
+            if type(key) is not str:
+                raise BadPayload(path, f"key {key!r} is not a string")
+            _check(item, f"{path}.{key}", depth + 1)
+    else:
+        raise BadPayload(path, f"{kind.__name__} is not a JSON value")
+
+
+def plain(value: object) -> Json:
+    """`value` with tuples and mappings turned into lists and dicts: for what an author hands in."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"duplicate key {twice!r}")
+    return value
+
+
+def _no_constant(name: str) -> Json:
+    raise ValueError(f"{name} is not a JSON number")

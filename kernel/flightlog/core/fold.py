@@ -1,0 +1,167 @@
+"""fold(state, event) -> state: the meaning of each event, one function per kind.
+
+Assumes the event is legal (see `invariants`); never looks at anything but its arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from attrs import evolve
+
+from flightlog.core.state import Call, Pending, State, Step
+from flightlog_hookspecs.content import ToolCallBlock
+from flightlog_hookspecs.events import (
+    AssistantMessage,
+    Event,
+    InboxSplice,
+    RequestFailed,
+    RequestHeader,
+    RequestRetry,
+    RequestSent,
+    SessionClosed,
+    SessionCreated,
+    SessionOpened,
+    StepEnd,
+    StepStart,
+    ToolCall,
+    ToolResult,
+    TurnEnd,
+    TurnStart,
+    UserMessage,
+)
+from flightlog_hookspecs.stream import Usage
+
+
+def fold(state: State, event: Event, seq: int, epoch: int) -> State:
+    """The state after `event`, which stands at `seq`. Kinds that change nothing return `state`."""
+    apply = _APPLY.get(type(event))
+    return apply(state, event, seq, epoch) if apply else state
+
+
+def placed(state: State, event: Event) -> tuple[int | None, int | None]:
+    """Turn and step of the row that `event` becomes: the open ones, or those it opens."""
+    if type(event) is TurnStart:
+        return state.turn + 1, None
+    if type(event) is StepStart:
+        return state.turn, state.steps + 1
+    return state.place
+
+
+def _created(state: State, event: SessionCreated, seq: int, epoch: int) -> State:
+    return evolve(state, uid=event.uid, epoch=epoch)
+
+
+def _opened(state: State, event: SessionOpened, seq: int, epoch: int) -> State:
+    return evolve(state, epoch=epoch, closed=False)
+
+
+def _closed(state: State, event: SessionClosed, seq: int, epoch: int) -> State:
+    return evolve(state, closed=True)
+
+
+def _splice(state: State, event: InboxSplice, seq: int, epoch: int) -> State:
+    before = state.slot(event.slot)
+    gone = before[event.start : event.start + event.removed]
+    added: tuple[Pending, ...] = ()
+    if event.content is not None:
+        added = (Pending(message_id=event.message_id, content=event.content, source=event.source),)
+    after = before[: event.start] + added + before[event.start + event.removed :]
+    claimed = state.claimed + gone if event.cause == "claimed" else state.claimed
+    if event.slot == "next_turn":
+        return evolve(state, next_turn=after, claimed=claimed)
+    return evolve(state, next_step=after, claimed=claimed)
+
+
+def _turn_start(state: State, event: TurnStart, seq: int, epoch: int) -> State:
+    return evolve(state, turn=state.turn + 1, turn_open=True, steps=0, last_step=None, usage=Usage(), text="")
+
+
+def _turn_end(state: State, event: TurnEnd, seq: int, epoch: int) -> State:
+    return evolve(state, turn_open=False, last_end=event)
+
+
+def _step_start(state: State, event: StepStart, seq: int, epoch: int) -> State:
+    return evolve(state, steps=state.steps + 1, step=Step(number=state.steps + 1))
+
+
+def _step_end(state: State, event: StepEnd, seq: int, epoch: int) -> State:
+    return evolve(state, step=None, last_step=state.step)
+
+
+def _user_message(state: State, event: UserMessage, seq: int, epoch: int) -> State:
+    left = tuple(pending for pending in state.claimed if pending.message_id != event.message_id)
+    return evolve(state, claimed=left) if len(left) != len(state.claimed) else state
+
+
+def _header(state: State, event: RequestHeader, seq: int, epoch: int) -> State:
+    return evolve(state, header=event, header_seq=seq)
+
+
+def _step(state: State) -> Step:
+    assert state.step is not None, "legality guarantees an open step here"
+    return state.step
+
+
+def _sent(state: State, event: RequestSent, seq: int, epoch: int) -> State:
+    step = evolve(_step(state), attempt=event.attempt, attempt_seq=seq, phase="open", failed=None, retry=None)
+    return evolve(state, step=step)
+
+
+def _failed(state: State, event: RequestFailed, seq: int, epoch: int) -> State:
+    return evolve(state, step=evolve(_step(state), phase="failed", failed=event))
+
+
+def _retry(state: State, event: RequestRetry, seq: int, epoch: int) -> State:
+    return evolve(state, step=evolve(_step(state), retry=event))
+
+
+def _message(state: State, event: AssistantMessage, seq: int, epoch: int) -> State:
+    blocks = [block for block in event.content if isinstance(block, ToolCallBlock)]
+    calls = tuple(
+        Call(position=position, call_id=block.call_id, name=block.name, arguments=block.arguments)
+        for position, block in enumerate(blocks)
+    )
+    step = evolve(_step(state), phase="answered", message=event, message_seq=seq, calls=calls)
+    usage = Usage(
+        input_tokens=state.usage.input_tokens + event.input_tokens,
+        output_tokens=state.usage.output_tokens + event.output_tokens,
+        cached_tokens=state.usage.cached_tokens + event.cached_tokens,
+    )
+    return evolve(state, step=step, usage=usage, text=event.text)
+
+
+def _with_call(state: State, position: int, **changes: Any) -> State:
+    step = _step(state)
+    calls = list(step.calls)
+    calls[position] = evolve(calls[position], **changes)
+    return evolve(state, step=evolve(step, calls=tuple(calls)))
+
+
+def _tool_call(state: State, event: ToolCall, seq: int, epoch: int) -> State:
+    return _with_call(state, event.position, started=event, started_seq=seq)
+
+
+def _tool_result(state: State, event: ToolResult, seq: int, epoch: int) -> State:
+    return _with_call(state, event.position, outcome=event.outcome)
+
+
+_APPLY: dict[type, Callable[[State, Any, int, int], State]] = {
+    SessionCreated: _created,
+    SessionOpened: _opened,
+    SessionClosed: _closed,
+    InboxSplice: _splice,
+    TurnStart: _turn_start,
+    TurnEnd: _turn_end,
+    StepStart: _step_start,
+    StepEnd: _step_end,
+    UserMessage: _user_message,
+    RequestHeader: _header,
+    RequestSent: _sent,
+    RequestFailed: _failed,
+    RequestRetry: _retry,
+    AssistantMessage: _message,
+    ToolCall: _tool_call,
+    ToolResult: _tool_result,
+}

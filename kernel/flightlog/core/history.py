@@ -1,0 +1,121 @@
+"""The messages a model is sent: the pure twin of the `messages` view, extended event by event.
+
+A disposable cache. `visible` is the one definition of what the model sees and in which order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import insort
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from operator import itemgetter
+from typing import TypeVar, cast, overload
+
+from attrs import define, field
+
+from flightlog_hookspecs.events import AssistantMessage, Event, Head, Message, ToolResult, UserMessage
+
+Place = tuple[int, int]
+"""Where a message stands: (row of the message it belongs to, position under it)."""
+
+
+def place_of(event: Event, seq: int) -> Place | None:
+    """The place of an event that the model sees, None for all others.
+
+    A result stands under the message that asked for it, in the order of the calls: so a request has
+    the same bytes whatever order the tools finished in.
+    """
+    match event:
+        case UserMessage() | AssistantMessage():
+            return seq, 0
+        case ToolResult():
+            return event.message_seq, event.position + 1
+        case _:
+            return None
+
+
+@define
+class History:
+    """All visible messages so far, in order."""
+
+    _entries: list[tuple[Place, Message]] = field(factory=list, init=False)
+
+    def add(self, event: Event, seq: int) -> None:
+        """Take in the event committed at `seq`; ignored unless the model sees it."""
+        place = place_of(event, seq)
+        if place is not None:
+            # Late results of a parallel batch land before earlier ones of higher position.
+            insort(self._entries, (place, cast("Message", event)), key=itemgetter(0))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def since(self, count: int) -> list[tuple[Place, Message]]:
+        """The entries after the first `count`."""
+        return self._entries[count:]
+
+    def place(self, index: int) -> int:
+        """The row that the message at `index` stands under."""
+        return self._entries[index][0][0]
+
+
+@define
+class EncodedRequest:
+    """The request of one head generation, encoded and hashed part by part.
+
+    Each part is encoded once, so a session of n steps costs O(n) in all. The digest covers the
+    fragments, each preceded by its length.
+    """
+
+    head: Head
+    _encode: Callable[[Head | Message], bytes]
+    messages: list[Message] = field(factory=list, init=False)
+    fragments: list[bytes] = field(factory=list, init=False)
+    _hash: hashlib._Hash = field(factory=hashlib.sha256, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._take(self.head)
+
+    def add(self, message: Message) -> None:
+        """Append the next message."""
+        self.messages.append(message)
+        self._take(message)
+
+    def _take(self, part: Head | Message) -> None:
+        fragment = self._encode(part)
+        self.fragments.append(fragment)
+        self._hash.update(len(fragment).to_bytes(8, "big") + fragment)
+
+    @property
+    def digest(self) -> str:
+        """sha256 (hex) of everything taken in so far."""
+        return self._hash.hexdigest()
+
+
+T = TypeVar("T")
+
+
+class Prefix(Sequence[T]):
+    """The first `length` items of a growing list, read-only and without a copy."""
+
+    __slots__ = ("_items", "_length")
+
+    def __init__(self, items: list[T]) -> None:
+        self._items = items
+        self._length = len(items)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        if isinstance(index, slice):
+            return self._items[: self._length][index]
+        return self._items[range(self._length)[index]]
+
+    def __iter__(self) -> Iterator[T]:
+        return islice(self._items, self._length)

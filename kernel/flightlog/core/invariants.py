@@ -1,0 +1,252 @@
+"""Legality: whether an event may follow the log so far. The only place that decides it.
+
+It runs on every append and on every load. `RULES` is the whole law; a violation names its rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from flightlog.core.fold import placed
+from flightlog.core.state import Call, State, Step
+from flightlog_hookspecs.content import ToolCallBlock
+from flightlog_hookspecs.events import (
+    AssistantDelta,
+    AssistantMessage,
+    Event,
+    InboxSplice,
+    RequestFailed,
+    RequestHeader,
+    RequestRetry,
+    RequestSent,
+    SessionClosed,
+    SessionCreated,
+    SessionOpened,
+    StepEnd,
+    StepStart,
+    ToolCall,
+    ToolResult,
+    TurnEnd,
+    TurnStart,
+    UnknownEvent,
+    UserMessage,
+)
+
+RULES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "seq-dense": "seq counts from 1 without a gap or a repeat",
+        "created-first": "session/created is the first event and occurs once",
+        "epoch": "session/opened raises the epoch by one; every other event carries the current one",
+        "closed": "after session/closed only session/opened may follow",
+        "closed-in-turn": "session/closed stands outside of turns",
+        "place": "the row's turn and step are those that are open, or those that the event opens",
+        "turn-nested": "turn/start stands outside of turns",
+        "turn-outside": "turn/end and step/start stand inside an open turn",
+        "turn-step-open": "turn/end comes after the last step/end",
+        "step-nested": "step/start stands outside of steps",
+        "step-outside": "messages, requests and tool events stand inside an open step",
+        "step-unanswered": "no step closes with an unanswered call",
+        "step-attempt-open": "no step closes while an attempt is open",
+        "splice-range": "a splice fits the list it edits",
+        "splice-shape": "a splice removes at most one message and removes or inserts one",
+        "splice-pending": "a splice never inserts an id that is pending",
+        "splice-names": "a splice names the message it removes",
+        "claim-lost": "a claimed message enters the step before anything else happens in it",
+        "claim-content": "a claimed message enters the step unchanged",
+        "user-during-attempt": "no user/message while an attempt is open",
+        "header-late": "request/header comes before the step's answer and never while an attempt is open",
+        "header-named": "request/sent names the newest request/header",
+        "attempt-number": "attempts count from 1 in their step, one at a time",
+        "attempt-open": "a delta, an answer or a failure names the open attempt",
+        "retry-place": "request/retry follows a failed attempt and names the next one",
+        "answer-empty": "an assistant/message is never empty",
+        "calls-truncated": "only an answer that finished may call tools",
+        "call-named": "a tool event names a call of the step's message",
+        "call-twice": "a call starts at most once, and never after its result",
+        "result-twice": "a tool/result answers exactly one earlier unanswered call",
+        "result-call": "a tool/result names the tool/call it answers, if one was started",
+    }
+)
+
+
+class Illegal(Exception):
+    """An event that breaks `rule`. Becomes `LogCorrupt` on load and `InvariantViolation` live."""
+
+    def __init__(self, rule: str, detail: str) -> None:
+        assert rule in RULES, f"unlisted rule {rule}"
+        super().__init__(f"{detail} (rule {rule}: {RULES[rule]})")
+        self.rule = rule
+        self.detail = detail
+
+
+def check(state: State, event: Event, epoch: int, place: tuple[int | None, int | None]) -> None:
+    """Raise `Illegal` unless `event`, written under `epoch` at `place`, may follow `state`."""
+    kind = type(event)
+    if kind is UnknownEvent:
+        return
+    if (kind is SessionCreated) != (not state.uid):
+        raise Illegal("created-first", f"{event.kind} at this point")
+    if kind is SessionCreated:
+        if epoch != 0:
+            raise Illegal("epoch", f"epoch {epoch} at creation")
+        return
+    if epoch != state.epoch + (kind is SessionOpened):
+        raise Illegal("epoch", f"epoch {epoch} after epoch {state.epoch}")
+    if kind is SessionOpened:
+        if place != state.place:
+            raise Illegal("place", f"{event.kind} at {place}, expected {state.place}")
+        return
+    if state.epoch == 0 or state.closed:
+        raise Illegal("closed", f"{event.kind} while no owner has the session open")
+    _CHECKS[kind](state, event)
+    if place != (expected := placed(state, event)):
+        raise Illegal("place", f"{event.kind} at turn, step {place}, expected {expected}")
+
+
+def _outside_turn(rule: str) -> Callable[[State, Event], None]:
+    def checker(state: State, event: Event) -> None:
+        if state.turn_open:
+            raise Illegal(rule, f"{event.kind} inside turn {state.turn}")
+
+    return checker
+
+
+def _turn_end(state: State, event: TurnEnd) -> None:
+    if not state.turn_open:
+        raise Illegal("turn-outside", "turn/end outside a turn")
+    if state.step:
+        raise Illegal("turn-step-open", f"turn/end while step {state.step.number} is open")
+
+
+def _step_start(state: State, event: StepStart) -> None:
+    if not state.turn_open:
+        raise Illegal("turn-outside", "step/start outside a turn")
+    if state.step:
+        raise Illegal("step-nested", f"step/start inside step {state.step.number}")
+
+
+def _open_step(state: State, event: Event) -> Step:
+    if state.step is None:
+        raise Illegal("step-outside", f"{event.kind} outside a step")
+    if state.claimed and type(event) is not UserMessage:
+        raise Illegal("claim-lost", f"{event.kind} before claimed message {state.claimed[0].message_id!r} entered")
+    return state.step
+
+
+def _step_end(state: State, event: StepEnd) -> None:
+    step = _open_step(state, event)
+    if step.phase == "open":
+        raise Illegal("step-attempt-open", f"step/end while attempt {step.attempt} is open")
+    if step.unanswered:
+        raise Illegal("step-unanswered", f"step/end while call {step.unanswered[0].position} is unanswered")
+
+
+def _splice(state: State, event: InboxSplice) -> None:
+    slot = state.slot(event.slot)
+    if event.removed not in (0, 1) or (event.removed == 0 and event.content is None):
+        raise Illegal("splice-shape", f"removes {event.removed} and inserts {event.content is not None}")
+    if event.start < 0 or event.start + event.removed > len(slot):
+        raise Illegal(
+            "splice-range", f"start {event.start}, removed {event.removed}, but {event.slot} holds {len(slot)}"
+        )
+    gone = slot[event.start].message_id if event.removed else None
+    if gone is not None and gone != event.message_id:
+        raise Illegal("splice-names", f"names {event.message_id!r} but removes {gone!r}")
+    if event.content is not None and gone is None:
+        pending = (*state.next_turn, *state.next_step, *state.claimed)
+        if any(other.message_id == event.message_id for other in pending):
+            raise Illegal("splice-pending", f"message {event.message_id!r} is already pending")
+
+
+def _user_message(state: State, event: UserMessage) -> None:
+    step = _open_step(state, event)
+    if step.phase == "open":
+        raise Illegal("user-during-attempt", f"user/message while attempt {step.attempt} is open")
+    if state.claimed:
+        pending = state.claimed[0]
+        if pending.message_id != event.message_id:
+            raise Illegal("claim-lost", f"{event.message_id!r} before claimed message {pending.message_id!r}")
+        if (pending.content, pending.source) != (event.content, event.source):
+            raise Illegal("claim-content", f"message {event.message_id!r} differs from what was accepted")
+
+
+def _header(state: State, event: RequestHeader) -> None:
+    step = _open_step(state, event)
+    if step.phase in ("open", "answered"):
+        raise Illegal("header-late", f"request/header while the step's request is {step.phase}")
+
+
+def _sent(state: State, event: RequestSent) -> None:
+    step = _open_step(state, event)
+    if step.phase in ("open", "answered") or event.attempt != step.attempt + 1:
+        raise Illegal("attempt-number", f"attempt {event.attempt} after attempt {step.attempt} ({step.phase})")
+    if state.header is None or event.header_seq != state.header_seq:
+        raise Illegal("header-named", f"names the header at seq {event.header_seq}, newest is {state.header_seq}")
+
+
+def _attempt(state: State, event: AssistantDelta | AssistantMessage | RequestFailed) -> None:
+    step = _open_step(state, event)
+    if step.phase != "open" or event.attempt != step.attempt:
+        raise Illegal(
+            "attempt-open", f"{event.kind} for attempt {event.attempt}; last is {step.attempt} ({step.phase})"
+        )
+
+
+def _message(state: State, event: AssistantMessage) -> None:
+    _attempt(state, event)
+    has_calls = any(isinstance(block, ToolCallBlock) for block in event.content)
+    if not has_calls and not event.text.strip():
+        raise Illegal("answer-empty", "assistant/message without words and without calls")
+    if has_calls and event.finish not in ("tool_calls", "stop"):
+        raise Illegal("calls-truncated", f"tool calls in an answer that ended with {event.finish!r}")
+
+
+def _retry(state: State, event: RequestRetry) -> None:
+    step = _open_step(state, event)
+    if step.phase != "failed" or step.retry is not None or event.attempt != step.attempt + 1:
+        raise Illegal("retry-place", f"request/retry for attempt {event.attempt} after {step.attempt} ({step.phase})")
+
+
+def _call(state: State, event: ToolCall | ToolResult) -> Call:
+    step = _open_step(state, event)
+    if step.message_seq != event.message_seq or not 0 <= event.position < len(step.calls):
+        raise Illegal("call-named", f"{event.kind} for call {event.position} of the message at seq {event.message_seq}")
+    call = step.calls[event.position]
+    if (call.call_id, call.name) != (event.call_id, event.name):
+        raise Illegal("call-named", f"{event.kind} names {event.name!r} {event.call_id!r}, the message {call.name!r}")
+    return call
+
+
+def _tool_call(state: State, event: ToolCall) -> None:
+    call = _call(state, event)
+    if call.started or call.outcome:
+        raise Illegal("call-twice", f"call {event.position} was started at seq {call.started_seq}")
+
+
+def _tool_result(state: State, event: ToolResult) -> None:
+    call = _call(state, event)
+    if call.outcome:
+        raise Illegal("result-twice", f"call {event.position} already has the outcome {call.outcome!r}")
+    if event.call_seq != call.started_seq:
+        raise Illegal("result-call", f"names the tool/call at seq {event.call_seq}, it is at {call.started_seq}")
+
+
+_CHECKS: dict[type, Callable[[State, Any], object]] = {
+    SessionClosed: _outside_turn("closed-in-turn"),
+    InboxSplice: _splice,
+    TurnStart: _outside_turn("turn-nested"),
+    TurnEnd: _turn_end,
+    StepStart: _step_start,
+    StepEnd: _step_end,
+    UserMessage: _user_message,
+    RequestHeader: _header,
+    RequestSent: _sent,
+    RequestFailed: _attempt,
+    RequestRetry: _retry,
+    AssistantDelta: _attempt,
+    AssistantMessage: _message,
+    ToolCall: _tool_call,
+    ToolResult: _tool_result,
+}

@@ -1,0 +1,51 @@
+"""Every bound of the kernel, in one place. Units stand last in the names."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from attrs import field, frozen, validators
+
+BLOB_MIN_BYTES: Final = 64 * 1024
+"""A payload larger than this moves to the content-addressed blob table."""
+
+BUSY_WAIT_MAX_S: Final = 30.0
+"""How long a commit waits for another process's write lock before the kernel stops."""
+
+BUSY_POLL_S: Final = 0.002
+
+
+def _positive(default: float) -> float:
+    return field(default=default, validator=validators.gt(0))
+
+
+def _count(default: int) -> int:
+    return field(default=default, validator=[validators.instance_of(int), validators.gt(0)])
+
+
+@frozen(kw_only=True)
+class Limits:
+    """What a session may use. Pass one to `kernel.session(..., limits=Limits(...))`."""
+
+    delta_flush_ms: int = _count(30)
+    """A streamed delta is in the log at most this late."""
+    steps_per_turn: int = _count(100)
+    """A turn that needs more steps ends with reason `max_steps`."""
+    attempts_per_step: int = _count(3)
+    """Attempts at one request, the first included."""
+    retry_base_ms: int = _count(500)
+    """Delay before the second attempt; doubles with each further one."""
+    retry_max_ms: int = _count(30_000)
+    model_idle_s: float = _positive(600.0)
+    """An attempt that yields nothing for this long fails as `timeout`."""
+    parallel_tools: int = _count(8)
+    cancel_grace_s: float = field(default=2.0, validator=validators.ge(0))
+    """After a cancel, running tools get this long to finish before they are cancelled."""
+    tool_output_max_chars: int = _count(32_000)
+    """A longer result is spilled to a blob; the model sees its beginning and end."""
+    tool_output_max_bytes: int = _count(64 * 1024 * 1024)
+    """A result larger than this is an error result and is not kept."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.retry_max_ms < self.retry_base_ms:
+            raise ValueError("retry_max_ms must be at least retry_base_ms")

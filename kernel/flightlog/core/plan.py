@@ -1,0 +1,163 @@
+"""plan(state) -> Action: what a session does next. The whole policy of the loop, as one table.
+
+| turn   | step   | request           | calls       | then                                  |
+|--------|--------|-------------------|-------------|---------------------------------------|
+| closed |        |                   |             | OpenTurn if next_turn waits, else Idle |
+| open   | none   |                   |             | OpenStep or CloseTurn (see `_between`)|
+| open   | open   | not sent          |             | SendRequest(1)                        |
+| open   | open   | failed, will retry|             | AwaitRetry, then SendRequest(n + 1)   |
+| open   | open   | failed for good   |             | CloseStep, then CloseTurn(error)      |
+| open   | open   | answered          | unanswered  | RunTools                              |
+| open   | open   | answered          | all answered| CloseStep                             |
+"""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from flightlog.core.limits import Limits
+from flightlog.core.state import Call, Pending, State, Step
+from flightlog_hookspecs.errors import InvariantViolation
+from flightlog_hookspecs.events import (
+    Event,
+    InboxSplice,
+    RequestFailed,
+    RequestRetry,
+    Slot,
+    StepStart,
+    TurnEnd,
+    TurnStart,
+    UserMessage,
+)
+
+
+@frozen
+class Idle:
+    """Nothing to do: all state is in the log."""
+
+
+@frozen
+class Open:
+    """Open a turn or a step: `events` are one append (claims, brackets and user messages)."""
+
+    events: tuple[Event, ...]
+
+
+@frozen
+class SendRequest:
+    """Make attempt `attempt` of the step's request, `delay_ms` milliseconds from now."""
+
+    attempt: int
+    delay_ms: int = 0
+
+
+@frozen
+class RunTools:
+    """Run the calls that have no result yet."""
+
+    calls: tuple[Call, ...]
+
+
+@frozen
+class CloseStep:
+    """Close the step; with `end`, close the turn in the same append."""
+
+    end: TurnEnd | None = None
+
+
+@frozen
+class CloseTurn:
+    """Close the turn."""
+
+    end: TurnEnd
+
+
+Action = Idle | Open | SendRequest | RunTools | CloseStep | CloseTurn
+
+
+def plan(state: State, limits: Limits) -> Action:
+    """The next action. Pure: the same state and limits always give the same action."""
+    if not state.turn_open:
+        return Open((TurnStart(), *_claims(state, new_turn=True))) if state.next_turn else Idle()
+    step = state.step
+    if step is None:
+        return _between_steps(state, limits)
+    match step.phase:
+        case "none":
+            return SendRequest(1)
+        case "failed" if step.retry:
+            return SendRequest(step.retry.attempt, step.retry.delay_ms)
+        case "failed":
+            assert step.failed is not None, "phase failed carries the failure"
+            return CloseStep(_failed_end(step.failed))
+        case "answered" if step.unanswered:
+            return RunTools(step.unanswered)
+        case "answered":
+            return CloseStep(_end_after(state, step))
+        case "open":
+            # Only a crash leaves an attempt open. `on_crash="close"` has ended it before planning;
+            # `on_crash="continue"` will end it here with request/failed{interrupted} and go on.
+            raise InvariantViolation(f"attempt {step.attempt} is open, but nothing is in flight")
+
+
+def retry_after(failed: RequestFailed, retry_after_s: float | None, limits: Limits) -> RequestRetry | None:
+    """The retry that follows a failed attempt, or None when it was final or the last one allowed."""
+    if not failed.retryable or failed.attempt >= limits.attempts_per_step:
+        return None
+    delay_ms = min(limits.retry_base_ms * 2 ** (failed.attempt - 1), limits.retry_max_ms)
+    if retry_after_s is not None:
+        delay_ms = max(delay_ms, round(retry_after_s * 1000))
+    return RequestRetry(attempt=failed.attempt + 1, delay_ms=delay_ms)
+
+
+def _between_steps(state: State, limits: Limits) -> Action:
+    last = state.last_step
+    end = _end_after(state, last) if last else None
+    if end is not None:
+        return CloseTurn(end)
+    if state.steps >= limits.steps_per_turn:
+        return CloseTurn(TurnEnd(reason="max_steps", message=f"{state.steps} steps"))
+    return Open(_claims(state, new_turn=False))
+
+
+def _end_after(state: State, step: Step) -> TurnEnd | None:
+    """How the turn ends after `step`, or None when another step follows."""
+    if step.failed is not None and step.phase == "failed":
+        return _failed_end(step.failed)
+    assert step.message is not None, "a closed step was answered or failed"
+    if step.calls:
+        return None
+    match step.message.finish:
+        case "length":
+            return TurnEnd(reason="max_tokens")
+        case "refusal" | "filter" as code:
+            return TurnEnd(reason="error", code=code, message="the provider refused to answer")
+        case "pause":
+            return None
+        case _:
+            return None if state.next_step else TurnEnd(reason="completed")
+
+
+def _failed_end(failed: RequestFailed) -> TurnEnd:
+    if failed.failure == "length":
+        return TurnEnd(reason="max_tokens", message=failed.message)
+    return TurnEnd(reason="error", code=failed.failure, message=failed.message)
+
+
+def _claims(state: State, *, new_turn: bool) -> tuple[Event, ...]:
+    """Take the waiting messages and let them enter a new step.
+
+    At a turn boundary all of next_step plus one of next_turn, at later steps next_step only.
+    """
+    taken: list[tuple[Slot, Pending]] = [("next_step", pending) for pending in state.next_step]
+    if new_turn:
+        taken.append(("next_turn", state.next_turn[0]))
+    splices = [
+        InboxSplice(slot=slot, start=0, removed=1, message_id=pending.message_id, cause="claimed")
+        for slot, pending in taken
+    ]
+    messages = [
+        UserMessage(message_id=pending.message_id, content=pending.content, source=pending.source)
+        for _, pending in taken
+    ]
+    return (*splices, StepStart(), *messages)

@@ -1,0 +1,82 @@
+"""closing(state, ...) -> events: how an open turn is closed, whatever opened the wound.
+
+One table for success, error, cancel and crash; `runtime/closing.py` is its only caller.
+
+| in the log                                   | becomes                                             |
+|----------------------------------------------|-----------------------------------------------------|
+| attempt open, words streamed                 | assistant/message, interrupted, with those words    |
+| attempt open, nothing or only white space    | request/failed{interrupted}                         |
+| call without tool/call                       | tool/result: `unstarted` (not_started or aborted)   |
+| tool/call, no result, read or idempotent     | tool/result: aborted, safe to repeat                |
+| tool/call, no result, write or external      | tool/result: unknown, said plainly                  |
+| step open                                    | step/end                                            |
+| turn open                                    | turn/end with `end`                                 |
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from flightlog.core.state import Call, State, Step
+from flightlog_hookspecs.content import TextBlock, text_blocks
+from flightlog_hookspecs.events import AssistantMessage, Event, RequestFailed, StepEnd, ToolResult, TurnEnd
+from flightlog_hookspecs.tools import REPEATABLE, Outcome
+
+NOT_STARTED: Final = "Not started: the process ended before this call. Nothing happened; it is safe to call again."
+ABORTED_UNSTARTED: Final = "Cancelled before it started. Nothing happened."
+ABORTED: Final = "Interrupted before it finished. It is safe to call again."
+UNKNOWN: Final = (
+    "Outcome unknown: this call was interrupted while it ran, so it may or may not have taken effect. "
+    "Do not repeat it; find out first what happened."
+)
+
+Unstarted = Literal["not_started", "aborted"]
+
+
+def closing(state: State, end: TurnEnd, streamed: tuple[TextBlock, ...], unstarted: Unstarted) -> tuple[Event, ...]:
+    """The events that close the open turn, in model order. Empty when no turn is open.
+
+    `streamed` holds the text blocks of the open attempt as far as they reached the log. Running it on
+    the state after its own events yields nothing: closing twice is closing once.
+    """
+    if not state.turn_open:
+        return ()
+    events: list[Event] = []
+    if (step := state.step) is not None:
+        if step.phase == "open":
+            events.append(_cut_attempt(step, streamed))
+        events += [unanswered_result(call, step.message_seq, unstarted) for call in step.unanswered]
+        events.append(StepEnd())
+    events.append(end)
+    return tuple(events)
+
+
+def in_doubt(call: Call) -> tuple[Outcome, str]:
+    """The verdict on a started call that was interrupted, and how the model is told."""
+    assert call.started is not None, "only a started call can be in doubt"
+    return ("aborted", ABORTED) if call.started.effect in REPEATABLE else ("unknown", UNKNOWN)
+
+
+def unanswered_result(call: Call, message_seq: int, unstarted: Unstarted) -> ToolResult:
+    """The result that answers `call` in place of the one that never came."""
+    if call.started is not None:
+        outcome, text = in_doubt(call)
+    else:
+        outcome, text = unstarted, NOT_STARTED if unstarted == "not_started" else ABORTED_UNSTARTED
+    return ToolResult(
+        position=call.position,
+        call_id=call.call_id,
+        name=call.name,
+        message_seq=message_seq,
+        outcome=outcome,
+        content=text_blocks(text),
+        call_seq=call.started_seq,
+    )
+
+
+def _cut_attempt(step: Step, streamed: tuple[TextBlock, ...]) -> AssistantMessage | RequestFailed:
+    if any(block.text.strip() for block in streamed):
+        return AssistantMessage(attempt=step.attempt, content=streamed, finish="interrupted")
+    return RequestFailed(
+        attempt=step.attempt, failure="interrupted", message="cut off before any words arrived", retryable=True
+    )

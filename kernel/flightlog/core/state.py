@@ -1,0 +1,103 @@
+"""The state a session is in: what folding its log yields. Immutable, so an append can be tried."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from attrs import frozen
+
+from flightlog_hookspecs.content import Block
+from flightlog_hookspecs.events import (
+    AssistantMessage,
+    RequestFailed,
+    RequestHeader,
+    RequestRetry,
+    Source,
+    ToolCall,
+    TurnEnd,
+)
+from flightlog_hookspecs.stream import Usage
+from flightlog_hookspecs.tools import Outcome
+
+NO_USAGE: Final = Usage()
+AttemptPhase = Literal["none", "open", "failed", "answered"]
+
+
+@frozen(kw_only=True)
+class Pending:
+    """A message in the inbox."""
+
+    message_id: str
+    content: tuple[Block, ...]
+    source: Source
+
+
+@frozen(kw_only=True)
+class Call:
+    """A call of the step's assistant message. Answered once `outcome` is set."""
+
+    position: int
+    call_id: str
+    name: str
+    arguments: str
+    started: ToolCall | None = None
+    started_seq: int | None = None
+    outcome: Outcome | None = None
+
+
+@frozen(kw_only=True)
+class Step:
+    """The open step. `attempt` is the number of the last request sent in it, 0 for none yet."""
+
+    number: int
+    attempt: int = 0
+    attempt_seq: int = 0
+    phase: AttemptPhase = "none"
+    failed: RequestFailed | None = None
+    retry: RequestRetry | None = None
+    message: AssistantMessage | None = None
+    message_seq: int = 0
+    calls: tuple[Call, ...] = ()
+
+    @property
+    def unanswered(self) -> tuple[Call, ...]:
+        """The calls still without a result, in call order."""
+        return tuple(call for call in self.calls if call.outcome is None)
+
+
+@frozen(kw_only=True)
+class State:
+    """A session at one point of its log.
+
+    `steps` counts the steps of the current turn; `claimed` holds messages taken from the inbox
+    whose `user/message` has not been seen yet (empty between appends).
+    """
+
+    uid: str = ""
+    epoch: int = -1
+    closed: bool = False
+    next_turn: tuple[Pending, ...] = ()
+    next_step: tuple[Pending, ...] = ()
+    claimed: tuple[Pending, ...] = ()
+    turn: int = 0
+    turn_open: bool = False
+    steps: int = 0
+    step: Step | None = None
+    last_step: Step | None = None
+    header: RequestHeader | None = None
+    header_seq: int = 0
+    usage: Usage = NO_USAGE
+    text: str = ""
+    last_end: TurnEnd | None = None
+
+    def slot(self, name: Literal["next_turn", "next_step"]) -> tuple[Pending, ...]:
+        """The messages waiting in inbox slot `name`, first in line first."""
+        return self.next_turn if name == "next_turn" else self.next_step
+
+    @property
+    def place(self) -> tuple[int | None, int | None]:
+        """Turn and step that an event appended now belongs to."""
+        return (self.turn if self.turn_open else None, self.step.number if self.step else None)
+
+
+EMPTY = State()

@@ -1,0 +1,181 @@
+"""From a typed function with a docstring to a tool the model can call, and arguments checked for it.
+
+JSON Schema 2020-12. msgspec turns annotations into schemas, docstring_parser reads the parameters'
+descriptions, jsonschema judges schemas and arguments; all three are imported when the first tool is
+registered, not with the package.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from attrs import field, frozen
+
+from flightlog.core import canonical
+from flightlog_hookspecs.errors import BadPayload, UsageError
+from flightlog_hookspecs.events import ToolSpec
+from flightlog_hookspecs.tools import Tool, ToolContext
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+
+_NAME_MAX_CHARS = 64
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+@frozen(kw_only=True)
+class PreparedTool:
+    """A tool ready to be offered and called.
+
+    `wants_context`: the body's first positional parameter takes the `ToolContext`.
+    """
+
+    tool: Tool
+    spec: ToolSpec
+    plugin: str
+    plugin_version: str
+    wants_context: bool
+    validator: Draft202012Validator = field(eq=False, repr=False)
+    convert: Callable[[dict[str, Any]], dict[str, Any]] = field(eq=False, repr=False)
+
+    def arguments(self, raw: str) -> dict[str, Any]:
+        """The body's keyword arguments from the model's raw text ("" means none).
+
+        Raises `BadArguments` with a message that tells the model what to change.
+        """
+        try:
+            value = canonical.loads(raw.strip() or "{}")
+        except BadPayload as error:
+            raise BadArguments(f"The arguments are not valid JSON ({error}). Send one complete JSON object.") from None
+        if not isinstance(value, dict):
+            raise BadArguments(f"The arguments must be a JSON object, not {type(value).__name__}.")
+        errors = sorted(self.validator.iter_errors(value), key=lambda error: error.json_path)
+        if errors:
+            listed = "; ".join(f"{error.json_path}: {error.message}" for error in errors[:5])
+            raise BadArguments(f"The arguments do not fit the schema of {self.spec.name!r}: {listed}")
+        return self.convert(value)
+
+
+class BadArguments(UsageError):
+    """The model's fault: the arguments of a call cannot be used. The body did not run."""
+
+
+def prepare(tool: Tool, plugin: str, plugin_version: str) -> PreparedTool:
+    """Check `tool` and complete it. Raises `UsageError` naming what is wrong with it."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+
+    _check_names(tool)
+    wants_context, parameters = _signature(tool)
+    convert: Callable[[dict[str, Any]], dict[str, Any]]
+    if tool.parameters is None:
+        schema, convert = _derive(tool, parameters)
+    else:
+        schema, convert = canonical.plain(tool.parameters), _as_is
+    description = tool.description or _summary(tool)
+    if not description:
+        raise UsageError(f"tool {tool.name!r} has no description: give its function a docstring")
+    try:
+        text = canonical.dumps(schema)
+        Draft202012Validator.check_schema(schema)
+    except (SchemaError, BadPayload) as error:
+        reason = error.message if isinstance(error, SchemaError) else str(error)
+        raise UsageError(f"tool {tool.name!r}: its parameters are not a JSON Schema 2020-12: {reason}") from None
+    if schema.get("type") != "object":
+        raise UsageError(f"tool {tool.name!r}: its parameters must be a schema of type 'object'")
+    return PreparedTool(
+        tool=tool,
+        spec=ToolSpec(name=tool.name, description=description, parameters=text),
+        plugin=plugin,
+        plugin_version=plugin_version,
+        wants_context=wants_context,
+        validator=Draft202012Validator(schema),
+        convert=convert,
+    )
+
+
+def _check_names(tool: Tool) -> None:
+    if not tool.name.replace("-", "_").isidentifier() or len(tool.name) > _NAME_MAX_CHARS or not tool.name.isascii():
+        raise UsageError(
+            f"tool name {tool.name!r} must be 1 to 64 ASCII letters, digits, '_' or '-', not starting with a digit"
+        )
+    if tool.timeout_s <= 0:
+        raise UsageError(f"tool {tool.name!r}: timeout_s must be positive")
+    if tool.isolation == "process":
+        module, name = getattr(tool.body, "__module__", ""), getattr(tool.body, "__qualname__", "")
+        if inspect.iscoroutinefunction(tool.body) or "<" in name or module in ("", "__main__"):
+            raise UsageError(
+                f"tool {tool.name!r}: isolation='process' needs a sync function importable by name, not {module}.{name}"
+            )
+
+
+def _signature(tool: Tool) -> tuple[bool, list[inspect.Parameter]]:
+    parameters = list(inspect.signature(tool.body).parameters.values())
+    wants_context = bool(parameters) and parameters[0].name == "context"
+    named = parameters[1:] if wants_context else parameters
+    for parameter in named:
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY or (
+            parameter.kind is inspect.Parameter.VAR_POSITIONAL and tool.parameters is None
+        ):
+            raise UsageError(f"tool {tool.name!r}: parameter {parameter.name!r} cannot be passed by name")
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD and tool.parameters is None:
+            raise UsageError(f"tool {tool.name!r}: **{parameter.name} needs an explicit schema (parameters=...)")
+    return wants_context, named
+
+
+def _derive(
+    tool: Tool, parameters: list[inspect.Parameter]
+) -> tuple[dict[str, Any], Callable[[dict[str, Any]], dict[str, Any]]]:
+    import msgspec
+    from docstring_parser import parse
+
+    try:
+        hints = get_type_hints(tool.body, include_extras=True)
+    except NameError as error:
+        raise UsageError(f"tool {tool.name!r}: an annotation cannot be resolved: {error}") from None
+    described = {entry.arg_name: entry.description for entry in parse(inspect.getdoc(tool.body) or "").params}
+    fields: list[Any] = []
+    for parameter in parameters:
+        if parameter.name not in hints:
+            raise UsageError(f"tool {tool.name!r}: parameter {parameter.name!r} has no type annotation")
+        if hints[parameter.name] is ToolContext:
+            raise UsageError(f"tool {tool.name!r}: the ToolContext parameter must come first and be named 'context'")
+        required = parameter.default is inspect.Parameter.empty
+        fields.append(
+            (parameter.name, hints[parameter.name])
+            if required
+            else (parameter.name, hints[parameter.name], parameter.default)
+        )
+    try:
+        struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+        (whole,), definitions = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
+    except TypeError as error:
+        raise UsageError(f"tool {tool.name!r}: its signature has no JSON Schema: {error}") from None
+    own = definitions.pop(whole["$ref"].rpartition("/")[2])
+    own.pop("title", None)
+    for name, text in described.items():
+        if name in own["properties"] and text:
+            own["properties"][name].setdefault("description", text)
+    schema = {"$schema": DIALECT, **own} | ({"$defs": definitions} if definitions else {})
+
+    def convert(value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            arguments = msgspec.convert(value, struct)
+        except msgspec.ValidationError as error:
+            raise BadArguments(f"The arguments do not fit the schema of {tool.name!r}: {error}") from None
+        return {name: getattr(arguments, name) for name in struct.__struct_fields__}
+
+    return schema, convert
+
+
+def _summary(tool: Tool) -> str:
+    from docstring_parser import parse
+
+    parsed = parse(inspect.getdoc(tool.body) or "")
+    return "\n\n".join(part for part in (parsed.short_description, parsed.long_description) if part)
+
+
+def _as_is(value: dict[str, Any]) -> dict[str, Any]:
+    return value

@@ -1,0 +1,1 @@
+"""The only part that awaits: journal, driver, model calls, tools, recovery, plugins."""

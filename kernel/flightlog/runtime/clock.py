@@ -1,0 +1,34 @@
+"""Time and randomness. Nothing outside this module reads the clock or makes an id."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+
+from attrs import frozen
+
+
+@frozen(kw_only=True)
+class Clock:
+    """Where time and ids come from; tests pass their own.
+
+    `now_us`: wall clock in Unix microseconds, may jump. `monotonic_us`: for durations, never jumps.
+    `new_id`: a random id of 32 hex digits, never repeated.
+    """
+
+    now_us: Callable[[], int] = lambda: time.time_ns() // 1000
+    monotonic_us: Callable[[], int] = lambda: time.monotonic_ns() // 1000
+    new_id: Callable[[], str] = lambda: secrets.token_hex(16)
+
+
+Boundary = Callable[[str, str, int], None]
+"""on_boundary(name, session, seq): called around every commit and effect, for fault tests and spans.
+
+Names: "commit" and "committed" (seq: the append's last), "request" (about to call the adapter),
+"delta" (one arrived), "tool" and "tool-done" (a body starts, has ended; seq: the last one committed).
+"""
+
+
+def no_boundary(name: str, session: str, seq: int) -> None:
+    """The default: nothing listens."""

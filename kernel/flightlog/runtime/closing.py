@@ -1,0 +1,51 @@
+"""The one function that closes a turn's bracket: for success, error, cancel and crash alike."""
+
+from __future__ import annotations
+
+import trio
+
+from flightlog.core.repair import Unstarted, closing
+from flightlog.core.state import State
+from flightlog.runtime.journal import Journal
+from flightlog.store.codec import EventRow, Undecodable, decode
+from flightlog.store.store import Store
+from flightlog_hookspecs.content import TextBlock
+from flightlog_hookspecs.errors import LogCorrupt
+from flightlog_hookspecs.events import AssistantDelta, TurnEnd
+
+
+async def close_turn(journal: Journal, end: TurnEnd, unstarted: Unstarted = "aborted") -> None:
+    """Answer what is unanswered, keep the words that were streamed, close step and turn. Shielded.
+
+    One append, so a death in the middle leaves the turn as open as before; does nothing when no turn
+    is open.
+    """
+    with trio.CancelScope(shield=True):
+        streamed = streamed_text(journal.store, journal.session, journal.key, journal.state)
+        events = closing(journal.state, end, streamed, unstarted)
+        if events:
+            await journal.append(*events, barrier=True)
+
+
+def streamed_text(store: Store, session: str, key: int, state: State) -> tuple[TextBlock, ...]:
+    """The text of the open attempt as far as it reached the log, one block per streamed block."""
+    step = state.step
+    if step is None or step.phase != "open":
+        return ()
+    texts: dict[int, str] = {}
+    for row in store.rows(key, after=step.attempt_seq):
+        delta = _delta(store, session, row)
+        if delta is not None and delta.type == "text":
+            texts[delta.block] = texts.get(delta.block, "") + "".join(piece.text for piece in delta.pieces)
+    return tuple(TextBlock(text=texts[block]) for block in sorted(texts))
+
+
+def _delta(store: Store, session: str, row: EventRow) -> AssistantDelta | None:
+    if row.kind != "assistant/delta":
+        return None
+    try:
+        event = decode(row, session, store.blob, store.pieces(row.session, row.seq)).event
+    except Undecodable as error:
+        raise LogCorrupt(session, row.seq, error.rule, error.detail) from error
+    assert isinstance(event, AssistantDelta), "the kind decides the class"
+    return event

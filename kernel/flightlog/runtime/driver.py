@@ -1,0 +1,203 @@
+"""The loop: ask `plan` what comes next, do it, until nothing is left to do.
+
+It has no opinion of its own: what happens is decided by `core/plan.py`, how a turn is closed by
+`closing.py`, what a capability does by the registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from flightlog.core.history import EncodedRequest, Place, Prefix
+from flightlog.core.limits import Limits
+from flightlog.core.plan import CloseStep, CloseTurn, Idle, Open, RunTools, SendRequest, plan, retry_after
+from flightlog.core.request import assert_request_reconstructable, changes
+from flightlog.core.state import Call
+from flightlog.runtime.closing import close_turn
+from flightlog.runtime.error_groups import leaves
+from flightlog.runtime.journal import Journal
+from flightlog.runtime.model_call import call_model
+from flightlog.runtime.plugins import Registry
+from flightlog.runtime.tool_runner import ToolRunner
+from flightlog.store.codec import decode_message
+from flightlog_hookspecs.adapters import Adapter, Request
+from flightlog_hookspecs.errors import FlightlogError, PluginError, ProviderError, StoreError
+from flightlog_hookspecs.events import (
+    Head,
+    Message,
+    RequestFailed,
+    RequestHeader,
+    RequestSent,
+    StepEnd,
+    TurnEnd,
+)
+
+
+class Driver:
+    """Drives one session. `cancel` may be called at any time, also when nothing runs."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        registry: Registry,
+        *,
+        model: str,
+        system: str,
+        limits: Limits,
+        threads: trio.CapacityLimiter,
+        workspace: str,
+        protected: tuple[str, ...],
+    ) -> None:
+        self._journal = journal
+        self._registry = registry
+        self._model = model
+        self._system = system
+        self._limits = limits
+        self._threads = threads
+        self._workspace = workspace
+        self._protected = protected
+        self._encoded: EncodedRequest | None = None
+        self._scope: trio.CancelScope | None = None
+        self._cause = ""
+
+    def cancel(self, cause: str) -> bool:
+        """End the running turn as aborted because of `cause`. False when nothing runs."""
+        if self._scope is None:
+            return False
+        self._cause = self._cause or cause
+        self._scope.cancel()
+        return True
+
+    async def run(self) -> None:
+        """Drive until idle, or until the running turn was cancelled. The bracket closes whatever happens.
+
+        A fault of a plugin ends its turn with reason error. A storage fault, a bug and the host's own
+        cancel are raised, the latter two once the turn is closed.
+        """
+        self._scope = trio.CancelScope()
+        with self._scope:
+            self._cause = ""
+            try:
+                await self._loop()
+            except BaseException as error:
+                end = _end_for(leaves(error), self._cause)
+                if end is not None:
+                    await close_turn(self._journal, end)
+                if not isinstance(error, FlightlogError) or isinstance(error, StoreError):
+                    raise
+            finally:
+                self._scope = None
+
+    async def _loop(self) -> None:
+        journal = self._journal
+        while True:
+            match plan(journal.state, self._limits):
+                case Idle():
+                    return
+                case Open(events=events):
+                    await journal.append(*events)
+                case SendRequest(attempt=attempt, delay_ms=delay_ms):
+                    await trio.sleep(delay_ms / 1000)
+                    await self._request(attempt)
+                case RunTools(calls=calls):
+                    await self._run_tools(calls)
+                case CloseStep(end=None):
+                    await journal.append(StepEnd())
+                case CloseStep(end=TurnEnd() as end):
+                    await journal.append(StepEnd(), end, barrier=True)
+                case CloseTurn(end=end):
+                    await journal.append(end, barrier=True)
+
+    async def _run_tools(self, calls: tuple[Call, ...]) -> None:
+        runner = ToolRunner(
+            self._journal, self._registry, self._limits, self._threads, self._workspace, self._protected
+        )
+        await runner.run(calls)
+
+    async def _request(self, attempt: int) -> None:
+        """Make one attempt: prove the request, log it, send it, log its end."""
+        journal = self._journal
+        head = await self._current_head()
+        adapter, _ = self._registry.adapter_of(f"{head.adapter}:{head.model}")
+        encoded = self._prove(adapter, head)
+        sent = RequestSent(
+            attempt=attempt,
+            header_seq=journal.state.header_seq,
+            messages=len(encoded.messages),
+            sha256=encoded.digest,
+        )
+        await journal.append(sent, barrier=True)
+        journal.on_boundary("request", journal.session, journal.seq)
+        request = Request(head=head, messages=Prefix(encoded.messages), fragments=Prefix(encoded.fragments))
+        answer = await call_model(journal, adapter, request, attempt, self._limits)
+        if not isinstance(answer, ProviderError):
+            await journal.append(answer)
+            return
+        failed = RequestFailed(attempt=attempt, failure=answer.kind, message=answer.message, retryable=answer.retryable)
+        retry = retry_after(failed, answer.retry_after_s, self._limits)
+        await journal.append(failed, *([retry] if retry else []))
+
+    async def _current_head(self) -> Head:
+        """The head in force. A changed one starts a new generation, at the first request of a turn only."""
+        journal = self._journal
+        state = journal.state
+        assert state.step is not None, "requests are made inside a step"
+        if state.header is None or (state.step.number == 1 and state.step.attempt == 0):
+            head = self._registry.head(self._model, self._system)
+            reason = changes(state.header, head)
+            if reason:
+                await journal.append(RequestHeader(head=head, reason=reason))
+        header = journal.state.header
+        assert header is not None, "it was just written"
+        return header.head
+
+    def _prove(self, adapter: Adapter, head: Head) -> EncodedRequest:
+        """The request, encoded; proven to be what the log says. See `assert_request_reconstructable`."""
+        journal = self._journal
+        encoded = self._encoded
+        if encoded is None:
+            encoded = EncodedRequest(head, _encoder(adapter))
+        known = len(encoded.messages)
+        new = journal.history.since(known)
+        last_place = journal.history.place(known - 1) if known else 0
+        assert_request_reconstructable(journal.state.header, head, new, self._in_log(last_place))
+        if encoded.head != head:
+            # A new head generation: the same messages behind another head, encoded afresh.
+            encoded = EncodedRequest(head, _encoder(adapter))
+            new = journal.history.since(0)
+        for _, message in new:
+            encoded.add(message)
+        self._encoded = encoded
+        return encoded
+
+    def _in_log(self, after_place: int) -> list[tuple[Place, Message]]:
+        store = self._journal.store
+        rows = store.read("messages_after", self._journal.session, after_place)
+        return [
+            ((place, position), decode_message(kind, text, data, store.blob))
+            for place, position, kind, text, data in rows
+        ]
+
+
+def _end_for(errors: list[BaseException], cause: str) -> TurnEnd | None:
+    """How the turn ends when the loop was left by `errors`; None when nothing can be written any more."""
+    if any(isinstance(error, StoreError) for error in errors):
+        return None  # the next open closes the turn
+    faults = [error for error in errors if not isinstance(error, trio.Cancelled)]
+    if not faults:
+        return TurnEnd(reason="aborted", cause=cause or "host")
+    if isinstance(faults[0], KeyboardInterrupt):
+        return TurnEnd(reason="aborted", cause="KeyboardInterrupt")
+    return TurnEnd(reason="error", code=type(faults[0]).__name__, message=str(faults[0]))
+
+
+def _encoder(adapter: Adapter) -> Callable[[Head | Message], bytes]:
+    def encode(part: Head | Message) -> bytes:
+        try:
+            return adapter.encode(part)
+        except Exception as error:
+            raise PluginError(adapter.name, "encode", f"{type(error).__name__}: {error}") from error
+
+    return encode

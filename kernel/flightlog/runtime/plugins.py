@@ -1,0 +1,152 @@
+"""The registry: what plugins offer, and the quarantine for those that are broken.
+
+pluggy carries registration only. Each plugin enters on its own and all or nothing: one that fails
+is listed with its error, everything else works.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pluggy
+from attrs import define, field, frozen
+
+from flightlog.core.tool_schema import PreparedTool, prepare
+from flightlog_hookspecs import specs
+from flightlog_hookspecs.adapters import Adapter
+from flightlog_hookspecs.errors import PluginError, UsageError
+from flightlog_hookspecs.events import Head, PluginVersion
+from flightlog_hookspecs.markers import PROJECT
+from flightlog_hookspecs.prompt import PromptSection
+from flightlog_hookspecs.tools import Tool
+
+
+@frozen(kw_only=True)
+class PluginProblem:
+    """A plugin that was left out, and why."""
+
+    name: str
+    error: str
+
+
+@define
+class Registry:
+    """Everything registered, by name. The loop asks it and knows no capability itself."""
+
+    tools: dict[str, PreparedTool] = field(factory=dict)
+    adapters: dict[str, Adapter] = field(factory=dict)
+    sections: dict[str, PromptSection] = field(factory=dict)
+    versions: list[PluginVersion] = field(factory=list)
+    problems: list[PluginProblem] = field(factory=list)
+
+    def adapter_of(self, model: str) -> tuple[Adapter, str]:
+        """The adapter of "adapter:model" and the model's own name. Raises `UsageError`."""
+        name, colon, rest = model.partition(":")
+        if not colon or not rest:
+            raise UsageError(f"model {model!r} is not of the form 'adapter:model', for example 'scripted:echo'")
+        adapter = self.adapters.get(name)
+        if adapter is None:
+            known = ", ".join(sorted(self.adapters)) or "none"
+            broken = "".join(f" Plugin {problem.name!r} was left out: {problem.error}" for problem in self.problems)
+            raise UsageError(f"no adapter named {name!r} (known: {known}). Install or pass its plugin.{broken}")
+        return adapter, rest
+
+    def head(self, model: str, system: str) -> Head:
+        """The head a request would have now: `system` first, then the sections by rank."""
+        adapter, name = self.adapter_of(model)
+        sections = sorted(self.sections.values(), key=lambda section: (section.rank, section.name))
+        texts = [text for text in (system, *map(_rendered, sections)) if text]
+        tools = tuple(self.tools[tool].spec for tool in sorted(self.tools))
+        return Head(adapter=adapter.name, model=name, system="\n\n".join(texts), tools=tools)
+
+
+def _rendered(section: PromptSection) -> str:
+    try:
+        text = section.render()
+    except Exception as error:
+        raise PluginError(section.name, "render", f"{type(error).__name__}: {error}") from error
+    if not isinstance(text, str):
+        raise PluginError(section.name, "render", f"returned {type(text).__name__}, not a string")
+    return text
+
+
+def load_plugins(*, discover: bool, plugins: Sequence[object]) -> Registry:
+    """A registry filled from `plugins` and, with `discover`, from installed entry points.
+
+    A discovered plugin that fails is quarantined; one that was passed in raises `PluginError`.
+    """
+    registry = Registry()
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(specs)
+    for plugin in plugins:
+        name = getattr(plugin, "__name__", type(plugin).__name__)
+        try:
+            _enter(registry, manager, plugin, name, _version_of(plugin))
+        except Exception as error:
+            raise PluginError(name, "registration", str(error)) from error
+    if discover:
+        _discover(registry, manager)
+    return registry
+
+
+def _discover(registry: Registry, manager: pluggy.PluginManager) -> None:
+    from importlib.metadata import entry_points
+
+    for entry in sorted(entry_points(group=PROJECT), key=lambda entry: entry.name):
+        if manager.has_plugin(entry.name):
+            continue
+        try:
+            plugin = entry.load()
+            version = entry.dist.version if entry.dist else ""
+            _enter(registry, manager, plugin() if inspect.isclass(plugin) else plugin, entry.name, version)
+        except (Exception, SystemExit) as error:
+            # Whatever an import or a hook does, it costs that plugin only.
+            registry.problems.append(PluginProblem(name=entry.name, error=f"{type(error).__name__}: {error}"))
+
+
+def _version_of(plugin: object) -> str:
+    return str(getattr(plugin, "__version__", ""))
+
+
+def _enter(registry: Registry, manager: pluggy.PluginManager, plugin: object, name: str, version: str) -> None:
+    """Register `plugin` completely or not at all."""
+    manager.register(plugin, name)
+    try:
+        # Finds a misspelt hook, which pluggy would otherwise never call.
+        manager.check_pending()
+        others = [other for other in manager.get_plugins() if other is not plugin]
+        tools = _collect(manager, others, "register_tools")
+        adapters = _collect(manager, others, "register_adapters")
+        sections = _collect(manager, others, "register_prompt_sections")
+        prepared = {}
+        for tool in tools:
+            _expect(isinstance(tool, Tool), f"register_tools was given {tool!r}, not a Tool")
+            _expect(tool.name not in registry.tools and tool.name not in prepared, f"tool {tool.name!r} exists already")
+            prepared[tool.name] = prepare(tool, name, version)
+        for adapter in adapters:
+            _expect(isinstance(adapter, Adapter), f"register_adapters was given {adapter!r}, not an Adapter")
+            _expect(adapter.name not in registry.adapters, f"adapter {adapter.name!r} exists already")
+        for section in sections:
+            _expect(isinstance(section, PromptSection), f"register_prompt_sections was given {section!r}")
+            _expect(section.name not in registry.sections, f"prompt section {section.name!r} exists already")
+    except BaseException:
+        manager.unregister(name=name)
+        raise
+    registry.tools |= prepared
+    registry.adapters |= {adapter.name: adapter for adapter in adapters}
+    registry.sections |= {section.name: section for section in sections}
+    registry.versions.append(PluginVersion(name=name, version=version))
+
+
+def _collect(manager: pluggy.PluginManager, others: list[Any], hook: str) -> list[Any]:
+    found: list[Any] = []
+    caller: Callable[..., Any] = manager.subset_hook_caller(hook, remove_plugins=others)
+    caller(register=found.append)
+    return found
+
+
+def _expect(condition: bool, message: str) -> None:
+    if not condition:
+        raise UsageError(message)

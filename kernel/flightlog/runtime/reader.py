@@ -1,0 +1,195 @@
+"""Reading a log: never writes, never takes ownership, also while another process drives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Self
+
+from attrs import frozen
+
+from flightlog.core.history import EncodedRequest
+from flightlog.runtime.plugins import Registry
+from flightlog.store.codec import Undecodable, decode_message
+from flightlog.store.replay import Replay, replaying
+from flightlog.store.store import SessionKey, Store
+from flightlog_hookspecs.errors import LogCorrupt, UsageError
+from flightlog_hookspecs.events import Head, Message, Record, RequestSent
+
+
+@frozen(kw_only=True)
+class SentRequest:
+    """What the model saw in one attempt, rebuilt from the log.
+
+    `proven` is True when the adapter, encoding it again, arrives at the logged hash; None when the
+    adapter is not at hand. `fragments` are the encoded bytes then, else empty.
+    """
+
+    turn: int
+    step: int
+    attempt: int
+    seq: int
+    head: Head
+    messages: tuple[Message, ...]
+    sha256: str
+    proven: bool | None
+    fragments: tuple[bytes, ...]
+
+
+@frozen(kw_only=True)
+class SessionSummary:
+    """A session in a listing; times in Unix microseconds. `last_reason` is "open" for an open turn."""
+
+    session: str
+    uid: str
+    title: str
+    created_at_us: int
+    last_at_us: int
+    last_seq: int
+    epoch: int
+    last_turn: int | None
+    last_reason: str | None
+
+
+class SessionReader:
+    """One session, read only."""
+
+    def __init__(self, store: Store, session: str, key: SessionKey, registry: Registry | None) -> None:
+        self._store = store
+        self._key = key
+        self._registry = registry
+        self.session = session
+
+    def records(self, *, deltas: bool = False) -> Iterator[Record]:
+        """All events in order, each checked before it is yielded; with `deltas`, their texts too."""
+        yield from replaying(self._store, self._start(), self._key.key, deltas=deltas)
+
+    def messages(self) -> list[Message]:
+        """What the model would be sent now, through the `messages` view."""
+        rows = self._store.read("messages_after", self.session, 0)
+        return [decode_message(kind, text, data, self._store.blob) for _, _, kind, text, data in rows]
+
+    def request(self, turn: int, step: int, attempt: int | None = None) -> SentRequest:
+        """Exactly what the model saw in `attempt` (the last one by default) of that step.
+
+        Raises `UsageError` when there was no such request.
+        """
+        found = self._store.read("requests_of", self.session, turn, step, attempt)
+        if not found:
+            which = "" if attempt is None else f", attempt {attempt}"
+            raise UsageError(f"session {self.session!r} made no request in turn {turn}, step {step}{which}")
+        replay = self._start()
+        for record in replaying(self._store, replay, self._key.key):
+            if record.seq == found[0][0]:
+                assert isinstance(record.event, RequestSent), "the view lists only request/sent"
+                return self._rebuilt(replay, record, record.event)
+        raise LogCorrupt(self.session, found[0][0], "seq-dense", "the requests view lists a row that is not there")
+
+    def timeline(self) -> list[tuple[int, str, int | None, int | None, str, str | None, str | None]]:
+        """The flight log for people: (seq, time, turn, step, kind, what, text) per event."""
+        rows = self._store.read("timeline", self.session)
+        return [(row[0], row[1], row[2], row[3], row[4], row[5], row[6]) for row in rows]
+
+    def verify(self) -> int:
+        """Check everything that can be checked; returns the number of events.
+
+        Chain, shapes, derived columns, legality, hashes of deltas and payloads, the `messages` view
+        against its twin, and every request's hash where its adapter is at hand. Raises `LogCorrupt`
+        or `SchemaTooNew` at the first fault.
+        """
+        replay = self._start()
+        for record in replaying(self._store, replay, self._key.key, deltas=True):
+            if isinstance(record.event, RequestSent):
+                rebuilt = self._rebuilt(replay, record, record.event)
+                if rebuilt.proven is False or len(rebuilt.messages) != record.event.messages:
+                    raise LogCorrupt(
+                        self.session,
+                        record.seq,
+                        "request-derivable",
+                        "the log does not yield the request that was sent",
+                    )
+        try:
+            viewed = self.messages()
+        except Undecodable as error:
+            raise LogCorrupt(self.session, None, error.rule, error.detail) from error
+        if viewed != [message for _, message in replay.history.since(0)]:
+            raise LogCorrupt(self.session, None, "view-twin", "the messages view differs from the log")
+        return replay.seq
+
+    def _start(self) -> Replay:
+        return Replay(session=self.session, uid=self._key.uid)
+
+    def _rebuilt(self, replay: Replay, record: Record, sent: RequestSent) -> SentRequest:
+        header = replay.state.header
+        assert header is not None, "legality: a request names its header"
+        assert record.turn is not None, "legality: a request stands inside a step"
+        assert record.step is not None, "legality: a request stands inside a step"
+        messages = tuple(message for _, message in replay.history.since(0))
+        adapter = self._registry.adapters.get(header.head.adapter) if self._registry else None
+        encoded = EncodedRequest(header.head, adapter.encode) if adapter else None
+        if encoded:
+            for message in messages:
+                encoded.add(message)
+        return SentRequest(
+            turn=record.turn,
+            step=record.step,
+            attempt=sent.attempt,
+            seq=record.seq,
+            head=header.head,
+            messages=messages,
+            sha256=sent.sha256,
+            proven=encoded.digest == sent.sha256 if encoded else None,
+            fragments=tuple(encoded.fragments) if encoded else (),
+        )
+
+
+class LogReader:
+    """A whole log file, read only. Use as a context manager."""
+
+    def __init__(self, store: Store, registry: Registry | None = None) -> None:
+        self._store = store
+        self._registry = registry
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._store.close()
+
+    def names(self) -> list[str]:
+        """All sessions in order of creation."""
+        return [name for (name,) in self._store.read("session_names")]
+
+    def sessions(self) -> list[SessionSummary]:
+        """All sessions, the last used first."""
+        return [
+            SessionSummary(
+                session=row[0],
+                uid=row[1],
+                title=row[2],
+                created_at_us=row[3],
+                last_at_us=row[4],
+                last_seq=row[5],
+                epoch=row[6],
+                last_turn=row[7],
+                last_reason=row[8],
+            )
+            for row in self._store.read("sessions_page")
+        ]
+
+    def session(self, name: str) -> SessionReader:
+        """Session `name`. Raises `UsageError` when there is none."""
+        return reader_of(self._store, name, self._registry)
+
+    def check_file(self) -> None:
+        """Let SQLite check its own structures. Raises `LogCorrupt`."""
+        problems = [text for (text,) in self._store.read("quick_check") if text != "ok"]
+        if problems:
+            raise LogCorrupt("*", None, "sqlite-intact", problems[0])
+
+
+def reader_of(store: Store, name: str, registry: Registry | None) -> SessionReader:
+    """A reader of session `name` on an open store. Raises `UsageError` when there is none."""
+    key = store.key_of(name)
+    if key is None:
+        raise UsageError(f"there is no session {name!r} in {store.path}")
+    return SessionReader(store, name, key, registry)

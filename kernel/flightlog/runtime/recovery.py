@@ -1,0 +1,117 @@
+"""Opening a session to run: own it, read and check all of it, close what a death left open.
+
+No tool runs here, and nothing is guessed: a log that breaks a rule is refused as it is. Killed
+anywhere in here and run again, it reaches the same log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import trio
+
+from flightlog.core.limits import BUSY_POLL_S
+from flightlog.runtime.clock import Boundary, Clock
+from flightlog.runtime.closing import close_turn
+from flightlog.runtime.journal import HeadToken, Journal
+from flightlog.store.codec import encode
+from flightlog.store.connection import Busy
+from flightlog.store.replay import replay
+from flightlog.store.store import NewSession, SessionKey, Store
+from flightlog.version import __version__
+from flightlog_hookspecs.errors import HeadMismatch, SessionBusy
+from flightlog_hookspecs.events import PluginVersion, Record, SessionClosed, SessionCreated, SessionOpened, TurnEnd
+
+
+async def open_session(
+    store: Store,
+    name: str,
+    *,
+    title: str,
+    plugins: Sequence[PluginVersion],
+    expect: HeadToken | None,
+    clock: Clock,
+    on_boundary: Boundary,
+) -> Journal:
+    """Take ownership of session `name`, creating it when there is none, and make it ready to run.
+
+    Raises `SessionBusy` while another owner lives, `LogCorrupt` or `SchemaTooNew` when the log is
+    refused, `HeadMismatch` when it does not hold `expect`.
+    """
+    found = store.key_of(name) or await _create(store, name, title, clock)
+    if not store.locks.own_session(found.key):
+        raise _busy(store, name, found)
+    try:
+        loaded = replay(store, name, found.key, found.uid)
+        if expect:
+            check_token(store, found, expect)
+        journal = Journal(store, found.key, loaded, clock, on_boundary)
+        opened = SessionOpened(
+            pid=os.getpid(), host=socket.gethostname(), kernel_version=__version__, plugins=tuple(plugins)
+        )
+        await journal.append(opened, barrier=True)
+        # This is on_crash="close". "continue" will leave the turn open here and let plan() go on from it.
+        await close_turn(journal, TurnEnd(reason="interrupted"), unstarted="not_started")
+    except BaseException:
+        store.locks.release_session(found.key)
+        raise
+    return journal
+
+
+async def close_session(journal: Journal) -> None:
+    """Leave the session: mark it as closed unless a turn is open, and give it back."""
+    try:
+        if not journal.state.turn_open:
+            await journal.append(SessionClosed())
+    finally:
+        journal.store.locks.release_session(journal.key)
+
+
+def check_token(store: Store, found: SessionKey, expect: HeadToken) -> None:
+    """Raise `HeadMismatch` unless the log holds the row that `expect` names."""
+    rows = store.read("event_at", found.key, expect.seq)
+    if not rows or bytes(rows[0][-1]).hex() != expect.digest:
+        raise HeadMismatch(
+            f"session {expect.session!r}: the log does not hold row {expect.seq} as it was acknowledged; "
+            "it was rolled back or replaced. Restore the newer file."
+        )
+
+
+async def _create(store: Store, name: str, title: str, clock: Clock) -> SessionKey:
+    uid = clock.new_id()
+    first = Record(
+        session=name,
+        seq=1,
+        at_us=clock.now_us(),
+        turn=None,
+        step=None,
+        epoch=0,
+        event=SessionCreated(uid=uid, title=title),
+    )
+    encoded = encode(first, 0, uid, b"")
+    while (found := store.key_of(name)) is None:
+        try:
+            store.create_session(NewSession(name, uid), encoded)
+        except Busy:
+            await trio.sleep(BUSY_POLL_S)
+    return found
+
+
+def _busy(store: Store, name: str, found: SessionKey) -> SessionBusy:
+    seq = store.read("last_opened", found.key)[0][0]
+    if seq is None:
+        return SessionBusy(f"session {name!r} is being created by another process. Try again.")
+    row = store.read("event_at", found.key, seq)[0]
+    owner, since_us = json.loads(row[-2]), row[3]
+    return SessionBusy(
+        f"session {name!r} is driven by process {owner['pid']} on {owner['host']} since {_utc(since_us)}. "
+        "It can be read; to run it here, end that process first."
+    )
+
+
+def _utc(at_us: int) -> str:
+    return f"{datetime.fromtimestamp(at_us / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,77 @@
+"""What a body returned, as what the model is shown and the log keeps."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from attrs import frozen
+
+from flightlog.core import canonical
+from flightlog.core.limits import Limits
+from flightlog.core.spill import decode, excerpt
+from flightlog_hookspecs.content import Block, text_blocks, text_of
+from flightlog_hookspecs.errors import BadPayload
+from flightlog_hookspecs.events import Spill
+from flightlog_hookspecs.tools import Outcome, ToolOutput
+
+
+@frozen(kw_only=True)
+class Rendered:
+    """A call's end: its outcome, what is shown, and the whole of it when that is more."""
+
+    outcome: Outcome
+    content: tuple[Block, ...]
+    spill: Spill | None = None
+    blob: tuple[bytes, bytes] | None = None
+
+
+def failed(message: str, outcome: Outcome = "error") -> Rendered:
+    """An end without output: `message` tells the model what happened."""
+    return Rendered(outcome=outcome, content=text_blocks(message))
+
+
+def rendered(value: object, limits: Limits) -> Rendered:
+    """The body's return value: text, JSON value, bytes or `ToolOutput`. Never raises.
+
+    What is too long to show is kept whole in a blob and shown as an excerpt; what is too large to
+    keep is an error that says so. Bytes that are not text are shown as a preview.
+    """
+    outcome: Outcome = "ok"
+    exact, content = True, None
+    match value:
+        case ToolOutput():
+            content, outcome = value.content, "error" if value.is_error else "ok"
+            text = text_of(value.content)
+            whole = _bytes_of(text)
+        case bytes() | bytearray() | memoryview():
+            whole = bytes(value)
+            text, exact = decode(whole[: limits.tool_output_max_bytes])
+        case _:
+            try:
+                text = value if type(value) is str else "" if value is None else canonical.dumps(canonical.plain(value))
+            except BadPayload as error:
+                return failed(f"The call ran, but returned something that is not JSON ({error}). Its effects stand.")
+            whole = _bytes_of(text)
+    if len(whole) > limits.tool_output_max_bytes:
+        return failed(
+            f"The call ran, but its result of {len(whole)} bytes is larger than the {limits.tool_output_max_bytes} "
+            "that can be kept. Its effects stand; ask for less."
+        )
+    if exact and len(text) <= limits.tool_output_max_chars:
+        return Rendered(outcome=outcome, content=content or text_blocks(text or "(no output)"))
+    digest = sha256(whole)
+    note = f"blob {digest.hexdigest()}" + ("" if exact else f", {len(whole)} bytes of binary data, shown approximately")
+    shown = excerpt(text, limits.tool_output_max_chars, note)
+    if not exact and shown is text:
+        shown = f"{text}\n[{note}]"
+    return Rendered(
+        outcome=outcome,
+        content=text_blocks(shown),
+        spill=Spill(sha256=digest.hexdigest(), bytes=len(whole), binary=not exact),
+        blob=(digest.digest(), whole),
+    )
+
+
+def _bytes_of(text: str) -> bytes:
+    # A lone surrogate has no UTF-8 form; its bytes are kept in the form Python writes and reads back.
+    return text.encode("utf-8", "surrogatepass")

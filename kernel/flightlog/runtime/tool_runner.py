@@ -1,0 +1,239 @@
+"""Running the calls of one message: in order, bounded, each fault kept to its own call.
+
+Order of events for one call: `tool/call` durable, body, `tool/result` durable. A call that cannot
+run at all (unknown tool, bad arguments) only gets a result.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import trio
+from attrs import frozen
+
+from flightlog.core import repair
+from flightlog.core.limits import Limits
+from flightlog.core.schedule import startable
+from flightlog.core.state import Call
+from flightlog.core.tool_schema import BadArguments, PreparedTool
+from flightlog.runtime.error_groups import single_error, unwrapped
+from flightlog.runtime.journal import Journal
+from flightlog.runtime.plugins import Registry
+from flightlog.runtime.tool_output import Rendered, failed, rendered
+from flightlog.runtime.tool_process import ProcessFailed, run_in_process
+from flightlog_hookspecs.errors import ToolError
+from flightlog_hookspecs.events import ToolCall, ToolResult
+from flightlog_hookspecs.tools import REPEATABLE, Tool, ToolContext
+
+
+@frozen(kw_only=True)
+class Runnable:
+    """A call whose tool exists and whose arguments fit."""
+
+    call: Call
+    prepared: PreparedTool
+    arguments: dict[str, Any]
+
+
+class ToolRunner:
+    """Runs the calls of one message. Made anew for each message.
+
+    Bodies run shielded: a cancel first stops new starts, then gives running bodies `cancel_grace_s`
+    to end by themselves, then cancels them. Every result that comes to be is committed.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        registry: Registry,
+        limits: Limits,
+        threads: trio.CapacityLimiter,
+        workspace: str,
+        protected: tuple[str, ...],
+    ) -> None:
+        self._journal = journal
+        self._registry = registry
+        self._limits = limits
+        self._threads = threads
+        self._workspace = workspace
+        self._protected = protected
+        self._stopping = False
+        self._last_deadline = math.inf
+        self._scopes: dict[int, trio.CancelScope] = {}
+        self._finished: set[int] = set()
+        self._changed = trio.Event()
+
+    async def run(self, calls: Sequence[Call]) -> None:
+        """Answer `calls`. Returns once each has a durable result.
+
+        When cancelled, calls that were started have their results, the others are left unanswered.
+        """
+        runnable, refused = self._sort(calls)
+        if refused:
+            await self._journal.append(*refused)
+        if not runnable:
+            return
+        done = trio.Event()
+
+        async def work() -> None:
+            with trio.CancelScope(shield=True):
+                await self._schedule(runnable)
+            done.set()
+
+        with single_error():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(work)
+                try:
+                    await done.wait()
+                except trio.Cancelled:
+                    self._stop()
+                    raise
+
+    def _sort(self, calls: Sequence[Call]) -> tuple[list[Runnable], list[ToolResult]]:
+        runnable, refused = [], []
+        for call in calls:
+            prepared = self._registry.tools.get(call.name)
+            if prepared is None:
+                known = ", ".join(sorted(self._registry.tools)) or "none"
+                end = failed(f"There is no tool named {call.name!r}. Available: {known}.")
+                refused.append(self._result(call, end, None, 0))
+                continue
+            try:
+                arguments = prepared.arguments(call.arguments)
+            except BadArguments as error:
+                refused.append(self._result(call, failed(str(error)), None, 0))
+            else:
+                runnable.append(Runnable(call=call, prepared=prepared, arguments=arguments))
+        return runnable, refused
+
+    async def _schedule(self, runnable: list[Runnable]) -> None:
+        modes = [item.prepared.tool.mode for item in runnable]
+        async with trio.open_nursery() as nursery:
+            while len(self._finished) < len(runnable):
+                self._changed = trio.Event()
+                start = (
+                    ()
+                    if self._stopping
+                    else startable(modes, self._scopes.keys(), self._finished, self._limits.parallel_tools)
+                )
+                if start:
+                    await self._start(nursery, runnable, start)
+                elif not self._scopes:
+                    return  # stopped, and everything that was running has come to rest
+                else:
+                    await self._changed.wait()
+
+    async def _start(self, nursery: trio.Nursery, runnable: list[Runnable], start: Sequence[int]) -> None:
+        """Commit the intents of one batch together, then start their bodies."""
+        intents = [self._intent(runnable[index]) for index in start]
+        records = await self._journal.append(*intents, barrier=True)
+        for index, record, intent in zip(start, records, intents, strict=True):
+            deadline = trio.current_time() + runnable[index].prepared.tool.timeout_s
+            self._scopes[index] = trio.CancelScope(deadline=min(deadline, self._last_deadline))
+            nursery.start_soon(self._run_one, index, runnable[index], intent, record.seq)
+
+    async def _run_one(self, index: int, item: Runnable, intent: ToolCall, call_seq: int) -> None:
+        journal = self._journal
+        journal.on_boundary("tool", journal.session, call_seq)
+        start_us = journal.clock.monotonic_us()
+        end = await self._body(item, intent, self._scopes[index])
+        duration_us = journal.clock.monotonic_us() - start_us
+        journal.on_boundary("tool-done", journal.session, call_seq)
+        result = self._result(item.call, end, call_seq, duration_us)
+        await journal.append(result, barrier=True, blobs=[end.blob] if end.blob else [])
+        del self._scopes[index]
+        self._finished.add(index)
+        self._changed.set()
+
+    async def _body(self, item: Runnable, intent: ToolCall, scope: trio.CancelScope) -> Rendered:
+        """Run the body; whatever it does becomes the end of this one call."""
+        tool = item.prepared.tool
+        try:
+            with scope:
+                value = await self._invoke(item, intent, scope)
+                return rendered(value, self._limits)
+        except ToolError as error:
+            return failed(str(error))
+        except ProcessFailed as error:
+            return failed(str(error)) if tool.effect in REPEATABLE else failed(f"{error} {repair.UNKNOWN}", "unknown")
+        except (trio.Cancelled, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            inner = unwrapped(error)
+            return failed(f"{tool.name} failed: {type(inner).__name__}: {inner}")
+        return self._cut_off(tool)
+
+    def _cut_off(self, tool: Tool) -> Rendered:
+        """The end of a body that a cancel or its time limit cut off: the same verdict as after a crash."""
+        repeatable = tool.effect in REPEATABLE
+        if self._stopping:
+            return failed(repair.ABORTED, "aborted") if repeatable else failed(repair.UNKNOWN, "unknown")
+        late = f"{tool.name} did not finish within {tool.timeout_s:g} s."
+        if repeatable:
+            return failed(f"{late} It is safe to call again.", "timeout")
+        return failed(f"{late} {repair.UNKNOWN}", "unknown")
+
+    async def _invoke(self, item: Runnable, intent: ToolCall, scope: trio.CancelScope) -> object:
+        tool, state = item.prepared.tool, self._journal.state
+        context = ToolContext(
+            invocation_id=intent.invocation_id,
+            session=self._journal.session,
+            turn=state.turn,
+            step=state.steps,
+            position=intent.position,
+            call_id=intent.call_id,
+            deadline=scope.deadline,
+            workspace=self._workspace,
+            protected=self._protected,
+        )
+        leading = (context,) if item.prepared.wants_context else ()
+        if tool.isolation == "process":
+            return await run_in_process(tool.body, leading, item.arguments)
+        if inspect.iscoroutinefunction(tool.body):
+            return await tool.body(*leading, **item.arguments)
+        value = await trio.to_thread.run_sync(
+            partial(tool.body, *leading, **item.arguments), abandon_on_cancel=True, limiter=self._threads
+        )
+        return await value if inspect.isawaitable(value) else value
+
+    def _stop(self) -> None:
+        self._stopping = True
+        self._last_deadline = trio.current_time() + self._limits.cancel_grace_s
+        for scope in self._scopes.values():
+            scope.deadline = min(scope.deadline, self._last_deadline)
+        self._changed.set()
+
+    def _intent(self, item: Runnable) -> ToolCall:
+        call, tool, state = item.call, item.prepared.tool, self._journal.state
+        assert state.step is not None, "calls run inside their step"
+        return ToolCall(
+            position=call.position,
+            call_id=call.call_id,
+            name=call.name,
+            arguments=call.arguments,
+            invocation_id=f"{state.uid}.{state.turn}.{state.steps}.{call.position}",
+            message_seq=state.step.message_seq,
+            mode=tool.mode,
+            effect=tool.effect,
+            plugin=item.prepared.plugin,
+            plugin_version=item.prepared.plugin_version,
+        )
+
+    def _result(self, call: Call, end: Rendered, call_seq: int | None, duration_us: int) -> ToolResult:
+        step = self._journal.state.step
+        assert step is not None, "calls are answered inside their step"
+        return ToolResult(
+            position=call.position,
+            call_id=call.call_id,
+            name=call.name,
+            message_seq=step.message_seq,
+            outcome=end.outcome,
+            content=end.content,
+            call_seq=call_seq,
+            duration_us=duration_us,
+            spill=end.spill,
+        )

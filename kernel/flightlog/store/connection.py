@@ -1,0 +1,159 @@
+"""The database port: about six methods, behind which apsw stands. Tests put faults there."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+import apsw
+
+from flightlog.store.statements import statements
+from flightlog_hookspecs.errors import (
+    DiskFull,
+    Fenced,
+    LogCorrupt,
+    NotAFlightlog,
+    ReadOnly,
+    SchemaTooNew,
+    StoreError,
+)
+
+Row = tuple[Any, ...]
+Value = int | str | bytes | float | None
+
+
+class Database(Protocol):
+    """What the store needs of a database. Statements are named, see `sql/queries.sql`.
+
+    Errors are `StoreError`s, except `Busy` from `begin`: another process holds the write lock.
+    """
+
+    def read(self, name: str, *arguments: Value) -> list[Row]:
+        """All rows of a query."""
+
+    def write(self, name: str, rows: Iterable[Sequence[Value]]) -> list[Row]:
+        """Run a statement once per row of arguments, inside a transaction."""
+
+    def begin(self, *, barrier: bool) -> None:
+        """Start a write transaction. With `barrier` its commit survives power loss, else a process death."""
+
+    def commit(self) -> None:
+        """Make the transaction durable."""
+
+    def rollback(self) -> None:
+        """Forget the transaction; does nothing outside of one."""
+
+    def close(self) -> None:
+        """Close for good; the file stays valid whatever happened before."""
+
+
+class Busy(Exception):
+    """Another connection holds the write lock; nothing was done, try again."""
+
+
+class ApswDatabase(Database):
+    """The real thing: one connection, used on one thread."""
+
+    def __init__(self, path: str, *, read_only: bool = False, immutable: bool = False, vfs: str | None = None) -> None:
+        self._path = path
+        self._sql = statements()
+        self._full: bool | None = None
+        flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
+        name = path
+        if immutable:
+            quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+            name, flags = f"file:{quoted}?immutable=1", flags | apsw.SQLITE_OPEN_URI
+        try:
+            self._connection = apsw.Connection(name, flags=flags, vfs=vfs)
+        except apsw.Error as error:
+            raise translated(error, path) from error
+        self._connection.set_busy_timeout(0)
+
+    def script(self, sql: str) -> None:
+        """Run `sql`, which may hold many statements."""
+        try:
+            self._connection.execute(sql)
+        except apsw.Error as error:
+            raise translated(error, self._path) from error
+
+    def configure(self, *, read_only: bool) -> None:
+        """Our settings for this connection (`apsw.bestpractice.apply` would be process-wide)."""
+        self.script(self._sql["connection_settings"])
+        self._connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+        if read_only:
+            self.script(self._sql["query_only"])
+        else:
+            # A recycled -wal halves the price of a commit, so it outlives the connection.
+            keep = ctypes.c_int(1)
+            self._connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(keep))
+
+    def read(self, name: str, *arguments: Value) -> list[Row]:
+        """All rows of a query."""
+        try:
+            return self._connection.execute(self._sql[name], arguments).fetchall()
+        except apsw.Error as error:
+            raise translated(error, self._path) from error
+
+    def write(self, name: str, rows: Iterable[Sequence[Value]]) -> list[Row]:
+        """Run a statement once per row."""
+        try:
+            return self._connection.executemany(self._sql[name], rows).fetchall()
+        except apsw.Error as error:
+            raise translated(error, self._path) from error
+
+    def begin(self, *, barrier: bool) -> None:
+        """Start a write transaction."""
+        try:
+            if self._full is not barrier:
+                self._connection.execute(self._sql["synchronous_full" if barrier else "synchronous_normal"])
+                self._full = barrier
+            self._connection.execute(self._sql["begin"])
+        except apsw.BusyError as error:
+            raise Busy from error
+        except apsw.Error as error:
+            raise translated(error, self._path) from error
+
+    def commit(self) -> None:
+        """Make it durable."""
+        try:
+            self._connection.execute(self._sql["commit"])
+        except apsw.Error as error:
+            raise translated(error, self._path) from error
+
+    def rollback(self) -> None:
+        """Forget the transaction, if any."""
+        if self._connection.in_transaction:
+            # A failed rollback changes nothing for us: the kernel has stopped, SQLite rolls back on open.
+            with suppress(apsw.Error):
+                self._connection.execute(self._sql["rollback"])
+
+    def close(self) -> None:
+        """Close for good."""
+        with suppress(apsw.Error):
+            self._connection.close(True)
+
+
+def translated(error: apsw.Error, path: str) -> StoreError:
+    """An apsw error as ours: what happened, whose fault it is, what to do."""
+    text = str(error)
+    match error:
+        case apsw.FullError():
+            return DiskFull(
+                f"{path}: the disk is full ({text}). Nothing acknowledged is lost; free space, then reopen."
+            )
+        case apsw.ReadOnlyError() | apsw.PermissionsError():
+            return ReadOnly(f"{path}: cannot be written ({text}). Check the permissions of the file and its folder.")
+        case apsw.CantOpenError():
+            return StoreError(f"{path}: cannot be opened ({text}). Check that its folder exists and may be written.")
+        case apsw.NotADBError():
+            return NotAFlightlog(f"{path}: not a SQLite database ({text}). It was not changed.")
+        case apsw.CorruptError():
+            return LogCorrupt("*", None, "sqlite-intact", f"SQLite finds {path} damaged ({text})")
+        case apsw.ConstraintError() if text.startswith("fenced") or "seq-dense" in text:
+            return Fenced(f"{path}: another owner has written to this session ({text}). Stop; reopen it to go on.")
+        case apsw.SchemaChangeError():
+            return SchemaTooNew(f"{path}: its schema was changed by another program ({text}).")
+        case _:
+            return StoreError(f"{path}: {type(error).__name__}: {text}")

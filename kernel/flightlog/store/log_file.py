@@ -1,0 +1,303 @@
+"""The database file from outside: is it ours, may it be opened, is it whole, is it still there.
+
+Everything here happens before a foreign byte is changed, and each refusal says what to do.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import apsw
+
+from flightlog.store.connection import ApswDatabase, Busy, translated
+from flightlog.store.locks import FileLocks
+from flightlog.store.statements import APPLICATION_ID, SCHEMA_VERSION, schema_sql
+from flightlog.store.witness import Witness, read_witness, witness_path
+from flightlog_hookspecs.errors import (
+    DiskFull,
+    FileReplaced,
+    HeadMismatch,
+    NotAFlightlog,
+    ReadOnly,
+    SchemaTooNew,
+    StoreError,
+)
+
+_HEADER_BYTES: Final = 100
+_MAGIC: Final = b"SQLite format 3\0"
+_OPEN_WAIT_S: Final = 10.0
+_NETWORK_FILE_SYSTEMS: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "fuse.sshfs"}
+)
+
+
+class LogFile:
+    """An open flightlog file: its connection, its locks and its witness."""
+
+    def __init__(self, path: str, database: ApswDatabase, locks: FileLocks, witness: Witness | None) -> None:
+        self.path = path
+        self.database = database
+        self.locks = locks
+        self._witness = witness
+        self._identities = _identities(path)
+
+    def check_in_place(self) -> None:
+        """Raise `FileReplaced` when the file or its -wal is no longer the one that was opened."""
+        if _identities(self.path) != self._identities:
+            raise FileReplaced(
+                f"{self.path}: the file or its -wal was moved, deleted or replaced while it was open. "
+                "Nothing more is written; put the file back and reopen it."
+            )
+
+    def record_durable(self) -> None:
+        """Note in the witness that all committed rows are durable."""
+        if self._witness:
+            self._witness.record(self.database.read("last_id")[0][0])
+
+    def close(self, *, clean: bool) -> None:
+        """Close. With `clean`, the last one to close leaves the file marked as closed."""
+        try:
+            if clean and self._witness and self.locks.alone():
+                with suppress(Busy, StoreError):
+                    self.database.begin(barrier=True)
+                    self.database.write("set_open", [(0,)])
+                    self.database.commit()
+                    self.database.read("checkpoint_truncate")
+        finally:
+            self.database.rollback()
+            # The connection goes first: SQLite must not find itself alone on the file while others live.
+            self.database.close()
+            if self._witness:
+                self._witness.close()
+            self.locks.close()
+
+
+def open_log_file(path: str, *, create: bool, allow_network: bool = False) -> LogFile:
+    """Open `path` to write, creating it when missing and `create`. Raises a named `StoreError`."""
+    _check_kind(path, allow_network)
+    if not os.path.exists(path):
+        _create_empty(path, create)
+    elif not os.access(path, os.W_OK) or not os.access(os.path.dirname(path) or ".", os.W_OK):
+        raise ReadOnly(f"{path}: the file or its folder cannot be written. It can still be read with `flightlog show`.")
+    ready = _inspect(path)
+    locks = FileLocks(path)
+    database: ApswDatabase | None = None
+    try:
+        if not ready:
+            _set_up(path, locks)
+        _wait(locks.present, path)
+        _wait(locks.share, path)
+        had_wal = os.path.exists(f"{path}-wal")
+        witnessed = read_witness(path)
+        database = ApswDatabase(path)
+        database.configure(read_only=False)
+        _check_mode(database, path)
+        _check_whole(database, path, had_wal=had_wal, witnessed=witnessed)
+        _mark_open(database, path)
+        return LogFile(path, database, locks, Witness(path))
+    except BaseException:
+        if database:
+            database.rollback()
+            database.close()
+        locks.close()
+        raise
+
+
+def open_log_file_to_read(path: str) -> LogFile:
+    """Open `path` to read only: changes no byte of the file or its -wal."""
+    _check_kind(path, allow_network=True)
+    if not os.path.exists(path):
+        raise StoreError(f"{path}: no such file")
+    if not _inspect(path):
+        raise StoreError(f"{path}: is empty or was never finished; open it to write once")
+    locks = FileLocks(path, read_only=True)
+    database: ApswDatabase | None = None
+    try:
+        _wait(locks.share, path)
+        wal = f"{path}-wal"
+        # Without a -wal SQLite would create one; then nothing can be in it, so read the file as it is.
+        immutable = not os.path.exists(wal) or (
+            os.path.getsize(wal) == 0 and not os.access(os.path.dirname(path) or ".", os.W_OK)
+        )
+        had_wal = os.path.exists(wal)
+        witnessed = read_witness(path)
+        database = ApswDatabase(path, read_only=True, immutable=immutable)
+        database.configure(read_only=True)
+        _check_whole(database, path, had_wal=had_wal, witnessed=witnessed)
+        return LogFile(path, database, locks, None)
+    except BaseException:
+        if database:
+            database.close()
+        locks.close()
+        raise
+
+
+def protected_paths(path: str) -> tuple[str, ...]:
+    """The file and its companions, which no tool may touch."""
+    real = os.path.realpath(path)
+    return tuple(real + suffix for suffix in ("", "-wal", "-shm", "-journal", "-head"))
+
+
+def _check_kind(path: str, allow_network: bool) -> None:
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        mode = None
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error
+    if mode is not None and stat.S_ISLNK(mode):
+        raise NotAFlightlog(f"{path}: is a symbolic link. Name the file it points to.")
+    if mode is not None and not stat.S_ISREG(mode):
+        raise NotAFlightlog(f"{path}: is not a regular file.")
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise StoreError(f"{path}: its folder does not exist. Create {folder} first.")
+    if not allow_network and (kind := _file_system(folder)) in _NETWORK_FILE_SYSTEMS:
+        raise StoreError(f"{path}: stands on {kind}, where SQLite's locks do not hold. Use a local disk.")
+
+
+def _file_system(folder: str) -> str:
+    device = os.stat(folder).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8") as mounts:
+            for line in mounts:
+                fields = line.split()
+                if fields[2] == wanted:
+                    return fields[fields.index("-") + 1]
+    except OSError:
+        pass
+    return "unknown"
+
+
+def _create_empty(path: str, create: bool) -> None:
+    if read_witness(path) is not None:
+        raise HeadMismatch(
+            f"{path}: the file is gone, but its witness {witness_path(path)} says it held events. "
+            "Restore it from a backup; to start anew, delete the witness too."
+        )
+    if not create:
+        raise StoreError(f"{path}: no such file")
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        pass  # another process was faster; the checks below look at what it made
+    except PermissionError as error:
+        raise ReadOnly(f"{path}: cannot be created: {error.strerror}. Check the permissions of its folder.") from error
+    except OSError as error:
+        kind = {errno.ENOSPC: DiskFull, errno.EROFS: ReadOnly}.get(error.errno or 0, StoreError)
+        raise kind(f"{path}: cannot be created: {error.strerror}") from error
+
+
+def _inspect(path: str) -> bool:
+    """True for a finished flightlog file, False for one still to be set up; raises for a foreign one.
+
+    Reads through SQLite's own file object: closing a plain descriptor would drop the locks that
+    another kernel in this process holds on the file.
+    """
+    if os.path.getsize(path) == 0:
+        return False
+    flags = [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0]
+    try:
+        file = apsw.VFSFile("", path, flags)
+        try:
+            header = file.xRead(_HEADER_BYTES, 0)
+        finally:
+            file.xClose()
+    except apsw.Error as error:
+        raise translated(error, path) from error
+    if not any(header) and os.path.exists(f"{path}-journal"):
+        return False  # killed in the very first commit; its journal rolls the file back to nothing
+    if not header.startswith(_MAGIC):
+        raise NotAFlightlog(f"{path}: is not a SQLite database. It was not changed.")
+    application, version = int.from_bytes(header[68:72], "big"), int.from_bytes(header[60:64], "big")
+    if application != APPLICATION_ID:
+        raise NotAFlightlog(f"{path}: is a SQLite database of another application. It was not changed.")
+    if version > SCHEMA_VERSION:
+        raise SchemaTooNew(
+            f"{path}: has schema {version}, this flightlog knows {SCHEMA_VERSION}. "
+            "It was not changed; upgrade flightlog."
+        )
+    return header[18] == 2
+
+
+def _set_up(path: str, locks: FileLocks) -> None:
+    """Create the schema and switch to WAL, alone: SQLite needs the file for itself to do it."""
+    _wait(locks.alone, path)
+    if _inspect(path):
+        return
+    database = ApswDatabase(path)
+    try:
+        if database.read("application_id")[0][0] != APPLICATION_ID:
+            database.begin(barrier=True)
+            database.script(schema_sql())
+            database.commit()
+        _check_mode(database, path, switch=True)
+    finally:
+        database.rollback()
+        database.close()
+
+
+def _check_mode(database: ApswDatabase, path: str, *, switch: bool = False) -> None:
+    mode = database.read("journal_mode_wal" if switch else "journal_mode")[0][0]
+    if mode != "wal":
+        raise StoreError(f"{path}: SQLite refuses write-ahead logging here (journal mode {mode}). Use a local disk.")
+
+
+def _check_whole(database: ApswDatabase, path: str, *, had_wal: bool, witnessed: int | None) -> None:
+    last_id = database.read("last_id")[0][0]
+    if witnessed is not None and last_id < witnessed:
+        raise HeadMismatch(
+            f"{path}: ends at row {last_id}, but row {witnessed} was durable: its -wal is damaged or missing, "
+            "or an older copy was put in its place. Restore the -wal or a backup; "
+            f"to accept the loss, delete {witness_path(path)}."
+        )
+    if witnessed is None and not had_wal and database.read("is_open")[0][0]:
+        raise HeadMismatch(
+            f"{path}: was in use, but its -wal and its witness are missing: "
+            "it is a copy of a live file, or events were lost. "
+            "Copy the -wal with it, or use `flightlog backup`."
+        )
+
+
+def _mark_open(database: ApswDatabase, path: str) -> None:
+    if database.read("is_open")[0][0]:
+        return
+
+    def mark() -> bool:
+        try:
+            database.begin(barrier=True)
+        except Busy:
+            return False
+        database.write("set_open", [(1,)])
+        database.commit()
+        return True
+
+    _wait(mark, path)
+    # The mark must stand in the main file itself before anything is acknowledged.
+    database.read("checkpoint_passive")
+
+
+def _wait(attempt: Callable[[], bool], path: str) -> None:
+    give_up = time.monotonic() + _OPEN_WAIT_S
+    while not attempt():
+        if time.monotonic() > give_up:
+            raise StoreError(f"{path}: another process has kept the file locked for {_OPEN_WAIT_S:.0f} s. Try again.")
+        time.sleep(0.001)
+
+
+def _identities(path: str) -> tuple[tuple[int, int] | None, ...]:
+    def identity(name: str) -> tuple[int, int] | None:
+        try:
+            status = os.stat(name)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    return identity(path), identity(f"{path}-wal")

@@ -1,0 +1,85 @@
+-- name: begin
+BEGIN IMMEDIATE
+-- name: commit
+COMMIT
+-- name: rollback
+ROLLBACK
+-- name: synchronous_full
+PRAGMA synchronous = FULL
+-- name: synchronous_normal
+PRAGMA synchronous = NORMAL
+
+-- name: journal_mode_wal
+PRAGMA journal_mode = WAL
+-- name: journal_mode
+PRAGMA journal_mode
+-- name: application_id
+PRAGMA application_id
+-- name: user_version
+PRAGMA user_version
+-- name: connection_settings
+PRAGMA trusted_schema = OFF;
+PRAGMA cell_size_check = ON;
+PRAGMA foreign_keys = ON;
+PRAGMA recursive_triggers = ON;
+PRAGMA temp_store = MEMORY;
+PRAGMA wal_autocheckpoint = 1000;
+PRAGMA journal_size_limit = 16777216
+-- name: query_only
+PRAGMA query_only = ON
+-- name: checkpoint_passive
+PRAGMA wal_checkpoint(PASSIVE)
+-- name: checkpoint_truncate
+PRAGMA wal_checkpoint(TRUNCATE)
+-- name: quick_check
+PRAGMA quick_check
+
+-- name: is_open
+SELECT is_open FROM open_mark
+-- name: set_open
+UPDATE open_mark SET is_open = ? WHERE is_open <> ?1
+
+-- name: last_id
+SELECT coalesce(max(id), 0) FROM events
+-- name: session_key
+SELECT session, uid FROM session_keys WHERE name = ?
+-- name: session_names
+SELECT name FROM session_keys ORDER BY session
+-- name: insert_session
+INSERT INTO session_keys(name, uid) VALUES(?, ?) RETURNING session
+-- name: last_event
+SELECT seq, epoch, kind, data FROM events WHERE session = ? ORDER BY seq DESC LIMIT 1
+-- name: last_opened
+SELECT max(seq) FROM events WHERE session = ? AND kind = 'session/opened'
+
+-- name: insert_event
+INSERT INTO events(session, seq, kind, at, turn, step, epoch, ignorable, attempt, position, place, ref_seq, call_id, message_id,
+  slot, role, name, status, input_tokens, output_tokens, cached_tokens, duration_us, text, text_blob, data, digest)
+VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)
+-- name: insert_delta
+INSERT INTO delta_texts(session, seq, i, at_ms, text) VALUES(?,?,?,?,?)
+-- name: insert_blob
+INSERT INTO blobs(digest, bytes) SELECT ?1, ?2 WHERE NOT EXISTS(SELECT 1 FROM blobs WHERE digest = ?1)
+-- name: blob
+SELECT bytes FROM blobs WHERE digest = ?
+
+-- Whole rows in the order of `insert_event`, read in pages so that no snapshot is held for long.
+-- name: events_page
+SELECT session, seq, kind, at, turn, step, epoch, ignorable, attempt, position, place, ref_seq, call_id, message_id,
+  slot, role, name, status, input_tokens, output_tokens, cached_tokens, duration_us, text, text_blob, data, digest
+FROM events WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?
+-- name: event_at
+SELECT session, seq, kind, at, turn, step, epoch, ignorable, attempt, position, place, ref_seq, call_id, message_id,
+  slot, role, name, status, input_tokens, output_tokens, cached_tokens, duration_us, text, text_blob, data, digest
+FROM events WHERE session = ? AND seq = ?
+-- name: deltas_of_event
+SELECT at_ms, text FROM delta_texts WHERE session = ? AND seq = ? ORDER BY i
+-- The messages the model is sent that stand after a place, as the view orders them.
+-- name: messages_after
+SELECT place, coalesce(position + 1, 0), kind, text, data FROM messages WHERE session = ? AND place > ?
+-- name: sessions_page
+SELECT session, uid, title, created_at, last_at, last_seq, epoch, last_turn, last_reason FROM sessions ORDER BY last_at DESC, session
+-- name: timeline
+SELECT seq, at, turn, step, kind, what, text FROM timeline WHERE session = ? ORDER BY seq
+-- name: requests_of
+SELECT seq FROM requests WHERE session = ? AND turn = ? AND step = ? AND (?4 IS NULL OR attempt = ?4) ORDER BY attempt DESC LIMIT 1

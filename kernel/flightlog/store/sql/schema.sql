@@ -1,0 +1,110 @@
+-- The tables of a flightlog file. Every fact is a row that is never changed again: triggers refuse
+-- UPDATE, DELETE and any INSERT that would replace or skip a row, from whatever program it comes.
+
+PRAGMA application_id = 0x464c4f47;  -- 'FLOG'
+PRAGMA user_version = 1;
+
+-- One row a session: a small key for the big table. `uid` is the one in session/created.
+CREATE TABLE session_keys(
+  session INTEGER PRIMARY KEY CHECK(session > 0),
+  name    TEXT NOT NULL UNIQUE,
+  uid     TEXT NOT NULL UNIQUE
+) STRICT;
+
+-- The log. `data` is the event in canonical JSON, opaque to SQL, except that the words of a message
+-- stand once, in `text`. The columns from `attempt` to `duration_us` are derived from the event for
+-- the views and compared with it on load. `digest` chains each row to the one before it.
+CREATE TABLE events(
+  id            INTEGER PRIMARY KEY CHECK(id > 0),
+  session       INTEGER NOT NULL REFERENCES session_keys,
+  seq           INTEGER NOT NULL,
+  kind          TEXT    NOT NULL,
+  at            INTEGER NOT NULL,  -- Unix microseconds
+  turn          INTEGER,
+  step          INTEGER,
+  epoch         INTEGER NOT NULL,
+  ignorable     INTEGER NOT NULL,
+  attempt       INTEGER,
+  position      INTEGER,
+  place         INTEGER,           -- where the model sees it: orders the messages view
+  ref_seq       INTEGER,
+  call_id       TEXT,
+  message_id    TEXT,
+  slot          TEXT,
+  role          TEXT,
+  name          TEXT,
+  status        TEXT,
+  input_tokens  INTEGER,
+  output_tokens INTEGER,
+  cached_tokens INTEGER,
+  duration_us   INTEGER,
+  text          TEXT,
+  text_blob     BLOB,              -- digest of the whole text when `text` is only its beginning
+  data          TEXT    NOT NULL,
+  digest        BLOB    NOT NULL,
+  UNIQUE(session, seq)
+) STRICT;
+
+CREATE INDEX events_visible ON events(session, place, position) WHERE place IS NOT NULL;
+CREATE INDEX events_turn    ON events(session, turn, kind)      WHERE kind IN ('turn/start', 'turn/end');
+CREATE INDEX events_attempt ON events(session, turn, step, attempt, kind)
+  WHERE kind IN ('request/sent', 'request/failed', 'assistant/message');
+CREATE INDEX events_step_end ON events(session, turn, step)     WHERE kind = 'step/end';
+CREATE INDEX events_result  ON events(session, ref_seq)         WHERE kind = 'tool/result';
+CREATE INDEX events_message ON events(session, message_id)      WHERE message_id IS NOT NULL;
+
+CREATE TRIGGER events_insert BEFORE INSERT ON events BEGIN
+  SELECT CASE
+    WHEN EXISTS(SELECT 1 FROM events WHERE id = NEW.id)
+      THEN RAISE(ABORT, 'append-only: the row exists')
+    WHEN NEW.epoch < (SELECT epoch FROM events WHERE session = NEW.session ORDER BY seq DESC LIMIT 1)
+      THEN RAISE(ABORT, 'fenced: a newer owner has taken the session over')
+    WHEN NEW.seq IS NOT coalesce((SELECT seq FROM events WHERE session = NEW.session ORDER BY seq DESC LIMIT 1), 0) + 1
+      THEN RAISE(ABORT, 'seq-dense: seq is not the last one plus one')
+  END;
+END;
+CREATE TRIGGER events_update BEFORE UPDATE ON events BEGIN SELECT RAISE(ABORT, 'append-only: events are never changed'); END;
+CREATE TRIGGER events_delete BEFORE DELETE ON events BEGIN SELECT RAISE(ABORT, 'append-only: events are never deleted'); END;
+
+-- The texts of assistant/delta, one row a delta as it arrived. Covered by the hash in their event.
+CREATE TABLE delta_texts(
+  session INTEGER NOT NULL,
+  seq     INTEGER NOT NULL,
+  i       INTEGER NOT NULL,
+  at_ms   INTEGER NOT NULL,  -- milliseconds after the event's time
+  text    TEXT    NOT NULL,
+  PRIMARY KEY(session, seq, i)
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER delta_texts_insert BEFORE INSERT ON delta_texts
+  WHEN EXISTS(SELECT 1 FROM delta_texts WHERE session = NEW.session AND seq = NEW.seq AND i = NEW.i)
+  BEGIN SELECT RAISE(ABORT, 'append-only: the row exists'); END;
+CREATE TRIGGER delta_texts_update BEFORE UPDATE ON delta_texts BEGIN SELECT RAISE(ABORT, 'append-only: deltas are never changed'); END;
+CREATE TRIGGER delta_texts_delete BEFORE DELETE ON delta_texts BEGIN SELECT RAISE(ABORT, 'append-only: deltas are never deleted'); END;
+
+-- Large payloads by content: stored once, referred to by sha256.
+CREATE TABLE blobs(
+  id     INTEGER PRIMARY KEY CHECK(id > 0),
+  digest BLOB NOT NULL UNIQUE,
+  bytes  BLOB NOT NULL
+) STRICT;
+
+CREATE TRIGGER blobs_insert BEFORE INSERT ON blobs
+  WHEN EXISTS(SELECT 1 FROM blobs WHERE id = NEW.id OR digest = NEW.digest)
+  BEGIN SELECT RAISE(ABORT, 'append-only: the row exists'); END;
+CREATE TRIGGER blobs_update BEFORE UPDATE ON blobs BEGIN SELECT RAISE(ABORT, 'append-only: blobs are never changed'); END;
+CREATE TRIGGER blobs_delete BEFORE DELETE ON blobs BEGIN SELECT RAISE(ABORT, 'append-only: blobs are never deleted'); END;
+
+CREATE TRIGGER session_keys_insert BEFORE INSERT ON session_keys
+  WHEN EXISTS(SELECT 1 FROM session_keys WHERE session = NEW.session OR name = NEW.name OR uid = NEW.uid)
+  BEGIN SELECT RAISE(ABORT, 'append-only: the row exists'); END;
+CREATE TRIGGER session_keys_update BEFORE UPDATE ON session_keys BEGIN SELECT RAISE(ABORT, 'append-only: sessions are never renamed'); END;
+CREATE TRIGGER session_keys_delete BEFORE DELETE ON session_keys BEGIN SELECT RAISE(ABORT, 'append-only: sessions are never deleted'); END;
+
+-- Whether a kernel has the file open: the one cell that changes. It lets an open find that the -wal
+-- of a killed process is missing, which SQLite would take for a shorter log.
+CREATE TABLE open_mark(
+  one     INTEGER PRIMARY KEY CHECK(one = 1),
+  is_open INTEGER NOT NULL CHECK(is_open IN (0, 1))
+) STRICT;
+INSERT INTO open_mark VALUES(1, 0);

@@ -1,0 +1,97 @@
+-- The public SQL interface: stable names, plain columns only. Each has a Python twin in core/projections.py.
+
+-- view: sessions
+-- One row a session: identity, length, and how its newest turn stands.
+CREATE VIEW sessions AS
+SELECT k.name AS session, k.uid, c.name AS title, c.at AS created_at, l.at AS last_at, l.seq AS last_seq, l.epoch,
+       t.turn AS last_turn, CASE WHEN t.turn IS NULL THEN NULL ELSE coalesce(e.status, 'open') END AS last_reason
+FROM session_keys k
+JOIN events c ON c.session = k.session AND c.seq = 1
+JOIN events l ON l.session = k.session AND l.seq = (SELECT max(seq) FROM events WHERE session = k.session)
+LEFT JOIN events t ON t.session = k.session AND t.kind = 'turn/start'
+  AND t.turn = (SELECT max(turn) FROM events WHERE session = k.session AND kind IN ('turn/start', 'turn/end'))
+LEFT JOIN events e ON e.session = k.session AND e.kind = 'turn/end' AND e.turn = t.turn;
+
+-- view: turns
+-- One row a turn; `reason` is 'open' until its turn/end.
+CREATE VIEW turns AS
+SELECT k.name AS session, s.turn, s.seq, s.at AS started_at, e.at AS ended_at, coalesce(e.status, 'open') AS reason, e.text AS message
+FROM events s JOIN session_keys k USING(session)
+LEFT JOIN events e ON e.session = s.session AND e.turn = s.turn AND e.kind = 'turn/end'
+WHERE s.kind = 'turn/start';
+
+-- view: steps
+-- One row a step; `ended_at` is NULL while it is open.
+CREATE VIEW steps AS
+SELECT k.name AS session, s.turn, s.step, s.seq, s.at AS started_at, e.at AS ended_at
+FROM events s JOIN session_keys k USING(session)
+LEFT JOIN events e ON e.session = s.session AND e.turn = s.turn AND e.step = s.step AND e.kind = 'step/end'
+WHERE s.kind = 'step/start';
+
+-- view: messages
+-- What the model is sent, in order: (place, position). A tool result stands under the message that
+-- asked for it, in call order, whatever order the tools finished in.
+CREATE VIEW messages AS
+SELECT k.name AS session, e.place, e.position, e.seq, e.turn, e.step, e.kind, e.role, e.message_id, e.call_id, e.name, e.status,
+       CASE WHEN e.text_blob IS NULL THEN e.text ELSE (SELECT CAST(b.bytes AS TEXT) FROM blobs b WHERE b.digest = e.text_blob) END AS text,
+       e.data
+FROM events e JOIN session_keys k USING(session)
+WHERE e.place IS NOT NULL
+ORDER BY e.session, e.place, e.position;
+
+-- view: inbox
+-- Messages accepted and not yet in a turn, in order of acceptance.
+CREATE VIEW inbox AS
+SELECT k.name AS session, i.seq, i.slot, i.message_id, i.at, i.text
+FROM events i JOIN session_keys k USING(session)
+WHERE i.kind = 'inbox/splice' AND i.role = 'user'
+  AND NOT EXISTS(SELECT 1 FROM events x WHERE x.session = i.session AND x.message_id = i.message_id AND x.seq > i.seq)
+ORDER BY i.session, i.seq;
+
+-- view: requests
+-- One row an attempt; `outcome` is 'answered', a failure kind, or 'open'. `model` is adapter:model.
+CREATE VIEW requests AS
+SELECT k.name AS session, r.turn, r.step, r.attempt, r.seq, r.at AS sent_at, h.name AS model, r.ref_seq AS header_seq, r.status AS purpose,
+       CASE WHEN a.seq IS NOT NULL THEN 'answered' ELSE coalesce(f.status, 'open') END AS outcome,
+       coalesce(a.at, f.at) AS settled_at
+FROM events r JOIN session_keys k USING(session)
+JOIN events h ON h.session = r.session AND h.seq = r.ref_seq
+LEFT JOIN events a ON a.session = r.session AND a.turn = r.turn AND a.step = r.step AND a.attempt = r.attempt AND a.kind = 'assistant/message'
+LEFT JOIN events f ON f.session = r.session AND f.turn = r.turn AND f.step = r.step AND f.attempt = r.attempt AND f.kind = 'request/failed'
+WHERE r.kind = 'request/sent';
+
+-- view: deltas
+-- Every piece of every stream as it arrived, superseded attempts included. `at` is its own time.
+CREATE VIEW deltas AS
+SELECT k.name AS session, e.turn, e.step, e.attempt, e.position AS block, e.name AS type, d.seq, d.i, e.at + d.at_ms * 1000 AS at, d.text
+FROM delta_texts d JOIN events e USING(session, seq) JOIN session_keys k USING(session);
+
+-- view: tool_calls
+-- Every call of every message that was started or answered; `outcome` is 'open' while it runs.
+CREATE VIEW tool_calls AS
+SELECT k.name AS session, c.turn, c.step, c.position, c.call_id, c.name, c.status AS effect, c.seq AS call_seq, r.seq AS result_seq,
+       coalesce(r.status, 'open') AS outcome, r.duration_us, c.text AS arguments, r.text AS result
+FROM events c JOIN session_keys k USING(session)
+LEFT JOIN events r ON r.session = c.session AND r.ref_seq = c.seq AND r.kind = 'tool/result'
+WHERE c.kind = 'tool/call'
+UNION ALL
+SELECT k.name, r.turn, r.step, r.position, r.call_id, r.name, NULL, NULL, r.seq, r.status, r.duration_us, NULL, r.text
+FROM events r JOIN session_keys k USING(session)
+WHERE r.kind = 'tool/result' AND r.ref_seq IS NULL;
+
+-- view: usage
+-- Tokens by turn, of answered attempts.
+CREATE VIEW usage AS
+SELECT k.name AS session, e.turn, count(*) AS answers, sum(e.input_tokens) AS input_tokens,
+       sum(e.output_tokens) AS output_tokens, sum(e.cached_tokens) AS cached_tokens
+FROM events e JOIN session_keys k USING(session)
+WHERE e.kind = 'assistant/message'
+GROUP BY e.session, e.turn;
+
+-- view: timeline
+-- The flight log for reading: one line an event, in the order they were written.
+CREATE VIEW timeline AS
+SELECT k.name AS session, e.seq, strftime('%Y-%m-%d %H:%M:%f', e.at / 1000000.0, 'unixepoch') AS at, e.turn, e.step, e.kind,
+       coalesce(e.name, e.status) AS what, e.status, substr(e.text, 1, 80) AS text
+FROM events e JOIN session_keys k USING(session)
+ORDER BY e.id;

@@ -1,0 +1,160 @@
+"""The store: commits appends, reads rows back, and stops for good at the first storage fault.
+
+Synchronous and inline: a commit costs less than a hop to a thread. Callers retry `Busy`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from flightlog.store.codec import Encoded, EventRow
+from flightlog.store.connection import Busy, Database, Row
+from flightlog.store.log_file import LogFile, open_log_file, open_log_file_to_read
+from flightlog_hookspecs.errors import Fenced, ForkedProcess, StoreError, StoreStopped
+
+PAGE_ROWS: Final = 1000
+"""Rows read at a time, so that no read snapshot outlives a few milliseconds."""
+
+
+class SessionKey(NamedTuple):
+    """A session's file-local key and its uid."""
+
+    key: int
+    uid: str
+
+
+class NewSession(NamedTuple):
+    """A session about to be entered."""
+
+    name: str
+    uid: str
+
+
+Blob = tuple[bytes, bytes]
+"""A payload: its sha256 and its bytes."""
+
+
+class Store:
+    """One open log file, for one process and one thread."""
+
+    def __init__(self, file: LogFile) -> None:
+        self._file = file
+        self._pid = os.getpid()
+        self._stopped: StoreError | None = None
+        self.database: Database = file.database
+        self.locks = file.locks
+        self.path = file.path
+
+    @classmethod
+    def open(cls, path: str, *, create: bool = True, allow_network: bool = False) -> Store:
+        """Open to write. See `open_log_file` for the errors."""
+        return cls(open_log_file(path, create=create, allow_network=allow_network))
+
+    @classmethod
+    def open_to_read(cls, path: str) -> Store:
+        """Open to read; nothing is changed, nothing is owned."""
+        return cls(open_log_file_to_read(path))
+
+    def check_alive(self) -> None:
+        """Raise unless effects are still allowed. Stands before every side effect, not only writes.
+
+        Raises `ForkedProcess`, `StoreStopped` after a storage fault, `FileReplaced`.
+        """
+        self.check_process()
+        if self._stopped:
+            raise StoreStopped(
+                f"{self.path}: the kernel stopped at an earlier storage fault; reopen it to resume. "
+                f"The fault was: {self._stopped}"
+            )
+        try:
+            self._file.check_in_place()
+        except StoreError as error:
+            self._stopped = error
+            raise
+
+    def check_process(self) -> None:
+        """Raise `ForkedProcess` in a child of the process that opened the store."""
+        if os.getpid() != self._pid:
+            raise ForkedProcess(
+                f"{self.path}: was opened by process {self._pid}, this is its child {os.getpid()}. "
+                "Open a kernel of your own in the child."
+            )
+
+    def commit(self, append: Sequence[Encoded], blobs: Sequence[Blob] = (), *, barrier: bool) -> None:
+        """Commit `append` and the payloads it refers to in one transaction.
+
+        With `barrier` it survives power loss, otherwise the death of the process. Raises `Busy` when
+        nothing was done and it may be tried again, `Fenced` when another owner has written (only
+        that session is affected); any other error stops the store.
+        """
+        with self._transaction(barrier=barrier):
+            self._insert(append, blobs)
+
+    def create_session(self, session: NewSession, first: Encoded) -> None:
+        """Enter `session` with its first event, unless another process has just done so."""
+        with self._transaction(barrier=True):
+            if self.key_of(session.name) is None:
+                key = self.database.write("insert_session", [session])[0][0]
+                self._insert([first._replace(row=first.row._replace(session=key))], ())
+
+    @contextmanager
+    def _transaction(self, *, barrier: bool) -> Iterator[None]:
+        self.check_alive()
+        try:
+            self.database.begin(barrier=barrier)
+            yield
+            self.database.commit()
+            if barrier:
+                self._file.record_durable()
+        except (Busy, Fenced):
+            self.database.rollback()
+            raise
+        except BaseException as error:
+            self.database.rollback()
+            self._stopped = error if isinstance(error, StoreError) else StoreError(repr(error))
+            raise
+
+    def _insert(self, append: Sequence[Encoded], blobs: Sequence[Blob]) -> None:
+        if blobs := [*blobs, *(blob for encoded in append for blob in encoded.blobs)]:
+            self.database.write("insert_blob", blobs)
+        self.database.write("insert_event", [encoded.row for encoded in append])
+        for row, _, pieces in append:
+            if pieces:
+                texts = [(row.session, row.seq, i, at_ms, text) for i, (at_ms, text) in enumerate(pieces)]
+                self.database.write("insert_delta", texts)
+
+    def key_of(self, session: str) -> SessionKey | None:
+        """The key of session `session`, or None when there is no such session."""
+        rows = self.read("session_key", session)
+        return SessionKey(*rows[0]) if rows else None
+
+    def rows(self, key: int, after: int = 0) -> Iterator[EventRow]:
+        """The rows of a session behind `after`, in order, read page by page."""
+        while True:
+            page = self.read("events_page", key, after, PAGE_ROWS)
+            yield from map(EventRow._make, page)
+            if len(page) < PAGE_ROWS:
+                return
+            after = page[-1][1]
+
+    def blob(self, digest: bytes) -> bytes:
+        """The payload with sha256 `digest`, b"" when it is missing (its hash will not match)."""
+        rows = self.read("blob", digest)
+        return bytes(rows[0][0]) if rows else b""
+
+    def pieces(self, key: int, seq: int) -> list[tuple[int, str]]:
+        """The delta texts of the row at `seq`: (at_ms, text) as they arrived."""
+        return [(at_ms, text) for at_ms, text in self.read("deltas_of_event", key, seq)]
+
+    def read(self, name: str, *arguments: int | str | bytes | None) -> list[Row]:
+        """All rows of a named query. In a forked child it is refused at once."""
+        self.check_process()
+        return self.database.read(name, *arguments)
+
+    def close(self) -> None:
+        """Close the file. A forked child leaks its connection on purpose: closing would harm the parent."""
+        if os.getpid() == self._pid:
+            self._file.close(clean=self._stopped is None)

@@ -1,0 +1,159 @@
+"""Deterministic fakes for tests of hosts and plugins: a model that plays a script, a clock, a plugin.
+
+    model = FakeModel([[*words("I will look."), *calls(("look", {"at": "sky"}))], [*words("Blue.")]])
+    async with flightlog.open_kernel(path, discover=False, plugins=[Bundle(adapters=[model], tools=[look])]) as kernel:
+        async with kernel.session("s", model="fake:model") as session: ...
+
+Which reply is played follows from the conversation (how many answers it holds), so a resumed session
+goes on with the right one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
+
+import trio
+from attrs import define, field, frozen
+
+from flightlog.runtime.clock import Clock
+from flightlog_hookspecs import (
+    Adapter,
+    AssistantMessage,
+    BlockEnd,
+    BlockEvent,
+    BlockStart,
+    Finish,
+    FinishReason,
+    Head,
+    Message,
+    PromptSection,
+    Request,
+    TextBlock,
+    TextDelta,
+    Tool,
+    ToolCallBlock,
+    ToolCallDelta,
+    ToolResult,
+    UserMessage,
+    hookimpl,
+)
+
+Cue = BlockEvent | BaseException | Callable[[], Awaitable[object]]
+"""One element of a reply: an event to yield, an error to raise, or something to await in between."""
+
+
+@frozen
+class Attempts:
+    """A reply that differs from attempt to attempt: the last one repeats."""
+
+    of: tuple[Sequence[Cue], ...]
+
+
+def words(text: str, *, chunk: int = 4, index: int = 0) -> list[Cue]:
+    """A text block streamed `chunk` characters at a time."""
+    deltas = [TextDelta(index=index, text=text[start : start + chunk]) for start in range(0, len(text), chunk)]
+    return [BlockStart(index=index, type="text"), *deltas, BlockEnd(index=index, block=TextBlock(text=text))]
+
+
+def calls(*wanted: tuple[str, object], start: int = 1) -> list[Cue]:
+    """Tool calls (name, arguments), each a block; a string stands for raw argument text."""
+    cues: list[Cue] = []
+    for index, (name, arguments) in enumerate(wanted, start):
+        raw = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        call_id = f"call_{index}"
+        cues += [
+            BlockStart(index=index, type="tool_call", call_id=call_id, name=name),
+            ToolCallDelta(index=index, text=raw),
+            BlockEnd(index=index, block=ToolCallBlock(call_id=call_id, name=name, arguments=raw)),
+        ]
+    return cues
+
+
+@define
+class FakeModel:
+    """An adapter that plays one reply per answer of the conversation; after the last one it says "done".
+
+    A reply that does not end with `Finish` gets the fitting one, unless `auto_finish` is off.
+    `requests` keeps what was asked, in order.
+    """
+
+    replies: Sequence[Sequence[Cue] | Attempts]
+    name: str = "fake"
+    auto_finish: bool = True
+    requests: list[tuple[bytes, ...]] = field(factory=list, init=False)
+
+    def encode(self, part: Head | Message) -> bytes:
+        """Readable JSON, without anything that depends on time or finishing order."""
+        match part:
+            case Head():
+                value: object = ["head", part.model, part.system, [tool.name for tool in part.tools]]
+            case UserMessage():
+                value = ["user", part.text]
+            case AssistantMessage():
+                wanted = [[b.call_id, b.name, b.arguments] for b in part.content if isinstance(b, ToolCallBlock)]
+                value = ["assistant", part.text, wanted]
+            case ToolResult():
+                value = ["tool", part.call_id, part.outcome, part.text]
+        return json.dumps(value).encode()
+
+    @asynccontextmanager
+    async def stream(self, request: Request, attempt: int) -> AsyncIterator[AsyncIterator[BlockEvent]]:
+        """Play the reply."""
+        self.requests.append(tuple(request.fragments))
+        position = sum(isinstance(message, AssistantMessage) for message in request.messages)
+        reply = self.replies[position] if position < len(self.replies) else words("done")
+        if isinstance(reply, Attempts):
+            reply = reply.of[min(attempt, len(reply.of)) - 1]
+        yield self._play(reply)
+
+    async def _play(self, reply: Sequence[Cue]) -> AsyncIterator[BlockEvent]:
+        finished = wants_tools = False
+        for cue in reply:
+            if isinstance(cue, BaseException):
+                raise cue
+            if callable(cue):
+                await cue()
+                continue
+            finished |= isinstance(cue, Finish)
+            wants_tools |= isinstance(cue, BlockEnd) and isinstance(cue.block, ToolCallBlock)
+            await trio.lowlevel.checkpoint()
+            yield cue
+        if self.auto_finish and not finished:
+            reason: FinishReason = "tool_calls" if wants_tools else "stop"
+            yield Finish(reason=reason)
+
+
+@define
+class Bundle:
+    """A plugin made of what it is given."""
+
+    tools: Iterable[Tool] = ()
+    adapters: Iterable[Adapter] = ()
+    sections: Iterable[PromptSection] = ()
+
+    @hookimpl
+    def register_tools(self, register: Callable[[Tool], None]) -> None:
+        """Register the tools."""
+        for tool in self.tools:
+            register(tool)
+
+    @hookimpl
+    def register_adapters(self, register: Callable[[Adapter], None]) -> None:
+        """Register the adapters."""
+        for adapter in self.adapters:
+            register(adapter)
+
+    @hookimpl
+    def register_prompt_sections(self, register: Callable[[PromptSection], None]) -> None:
+        """Register the sections."""
+        for section in self.sections:
+            register(section)
+
+
+def fixed_clock(start_us: int = 1_700_000_000_000_000, step_us: int = 1000) -> Clock:
+    """A clock that advances `step_us` at each look, and ids that count: the same log on every run."""
+    ids, walls, ticks = count(1), count(start_us, step_us), count(0, step_us)
+    return Clock(now_us=lambda: next(walls), monotonic_us=lambda: next(ticks), new_id=lambda: f"{next(ids):032x}")
