@@ -7,8 +7,7 @@ is listed with its error, everything else works.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pluggy
 from attrs import define, field, frozen
@@ -78,73 +77,73 @@ def load_plugins(*, discover: bool, plugins: Sequence[object]) -> Registry:
     A discovered plugin that fails is quarantined; one that was passed in raises `PluginError`.
     """
     registry = Registry()
-    manager = pluggy.PluginManager(PROJECT)
-    manager.add_hookspecs(specs)
     for plugin in plugins:
         name = getattr(plugin, "__name__", type(plugin).__name__)
+        version = str(getattr(plugin, "__version__", ""))
         try:
-            _enter(registry, manager, plugin, name, _version_of(plugin))
+            _enter(registry, plugin, PluginVersion(name=name, version=version))
         except Exception as error:
             raise PluginError(name, "registration", str(error)) from error
     if discover:
-        _discover(registry, manager)
+        _discover(registry)
     return registry
 
 
-def _discover(registry: Registry, manager: pluggy.PluginManager) -> None:
+def _discover(registry: Registry) -> None:
     from importlib.metadata import entry_points
 
+    given = {version.name for version in registry.versions}
     for entry in sorted(entry_points(group=PROJECT), key=lambda entry: entry.name):
-        if manager.has_plugin(entry.name):
+        if entry.value in given:
             continue
         try:
             plugin = entry.load()
-            version = entry.dist.version if entry.dist else ""
-            _enter(registry, manager, plugin() if inspect.isclass(plugin) else plugin, entry.name, version)
+            version = PluginVersion(name=entry.name, version=entry.dist.version if entry.dist else "")
+            _enter(registry, plugin() if inspect.isclass(plugin) else plugin, version)
         except (Exception, SystemExit) as error:
             # Whatever an import or a hook does, it costs that plugin only.
             registry.problems.append(PluginProblem(name=entry.name, error=f"{type(error).__name__}: {error}"))
 
 
-def _version_of(plugin: object) -> str:
-    return str(getattr(plugin, "__version__", ""))
-
-
-def _enter(registry: Registry, manager: pluggy.PluginManager, plugin: object, name: str, version: str) -> None:
+def _enter(registry: Registry, plugin: object, version: PluginVersion) -> None:
     """Register `plugin` completely or not at all."""
-    manager.register(plugin, name)
-    try:
-        # Finds a misspelt hook, which pluggy would otherwise never call.
-        manager.check_pending()
-        others = [other for other in manager.get_plugins() if other is not plugin]
-        tools = _collect(manager, others, "register_tools")
-        adapters = _collect(manager, others, "register_adapters")
-        sections = _collect(manager, others, "register_prompt_sections")
-        prepared = {}
-        for tool in tools:
-            _expect(isinstance(tool, Tool), f"register_tools was given {tool!r}, not a Tool")
-            _expect(tool.name not in registry.tools and tool.name not in prepared, f"tool {tool.name!r} exists already")
-            prepared[tool.name] = prepare(tool, name, version)
-        for adapter in adapters:
-            _expect(isinstance(adapter, Adapter), f"register_adapters was given {adapter!r}, not an Adapter")
-            _expect(adapter.name not in registry.adapters, f"adapter {adapter.name!r} exists already")
-        for section in sections:
-            _expect(isinstance(section, PromptSection), f"register_prompt_sections was given {section!r}")
-            _expect(section.name not in registry.sections, f"prompt section {section.name!r} exists already")
-    except BaseException:
-        manager.unregister(name=name)
-        raise
-    registry.tools |= prepared
-    registry.adapters |= {adapter.name: adapter for adapter in adapters}
-    registry.sections |= {section.name: section for section in sections}
-    registry.versions.append(PluginVersion(name=name, version=version))
+    # A manager of its own: pluggy's callers stop at the first raise, which must cost one plugin only.
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(specs)
+    manager.register(plugin, version.name)
+    manager.check_pending()  # finds a misspelt hook, which would otherwise never be called
+    tools: dict[str, PreparedTool] = {}
+    adapters: dict[str, Adapter] = {}
+    sections: dict[str, PromptSection] = {}
 
+    def take_tool(tool: Tool) -> None:
+        _expect(isinstance(tool, Tool), f"register_tools was given {tool!r}, not a Tool")
+        _expect(tool.name not in registry.tools and tool.name not in tools, f"tool {tool.name!r} exists already")
+        tools[tool.name] = prepare(tool, version.name, version.version)
 
-def _collect(manager: pluggy.PluginManager, others: list[Any], hook: str) -> list[Any]:
-    found: list[Any] = []
-    caller: Callable[..., Any] = manager.subset_hook_caller(hook, remove_plugins=others)
-    caller(register=found.append)
-    return found
+    def take_adapter(adapter: Adapter) -> None:
+        _expect(isinstance(adapter, Adapter), f"register_adapters was given {adapter!r}, not an Adapter")
+        _expect(
+            adapter.name not in registry.adapters and adapter.name not in adapters,
+            f"adapter {adapter.name!r} exists already",
+        )
+        adapters[adapter.name] = adapter
+
+    def take_section(section: PromptSection) -> None:
+        _expect(isinstance(section, PromptSection), f"register_prompt_sections was given {section!r}")
+        _expect(
+            section.name not in registry.sections and section.name not in sections,
+            f"prompt section {section.name!r} exists already",
+        )
+        sections[section.name] = section
+
+    manager.hook.register_tools(register=take_tool)
+    manager.hook.register_adapters(register=take_adapter)
+    manager.hook.register_prompt_sections(register=take_section)
+    registry.tools |= tools
+    registry.adapters |= adapters
+    registry.sections |= sections
+    registry.versions.append(version)
 
 
 def _expect(condition: bool, message: str) -> None:
