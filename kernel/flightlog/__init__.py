@@ -5,17 +5,24 @@
             await session.followup("count to 3")
             turn = await session.run()
 
-Every public name is listed here; everything else may change.
+Every public name is listed here; everything else may change. Importing the package loads nothing
+else: the first use of a name brings in the kernel (most of that time is trio).
 """
 
-from flightlog.api import Kernel, open_kernel, open_log
-from flightlog.core.limits import Limits
-from flightlog.runtime.clock import Clock
-from flightlog.runtime.journal import HeadToken
-from flightlog.runtime.reader import LogReader, SentRequest, SessionReader, SessionSummary
-from flightlog.runtime.session import Accepted, Session, Turn
-from flightlog.version import __version__
-from flightlog_hookspecs import errors, events, hookimpl, tool
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flightlog.api import Kernel, open_kernel, open_log
+    from flightlog.core.limits import Limits
+    from flightlog.runtime.clock import Clock
+    from flightlog.runtime.journal import HeadToken
+    from flightlog.runtime.reader import LogReader, SentRequest, SessionReader, SessionSummary
+    from flightlog.runtime.session import Accepted, Session, Turn
+    from flightlog.version import __version__
+    from flightlog_hookspecs import errors, events, hookimpl, tool
 
 __all__ = [
     "Accepted",
@@ -37,3 +44,37 @@ __all__ = [
     "open_log",
     "tool",
 ]
+
+_HOME = {
+    "Accepted": "flightlog.runtime.session",
+    "Clock": "flightlog.runtime.clock",
+    "HeadToken": "flightlog.runtime.journal",
+    "Kernel": "flightlog.api",
+    "Limits": "flightlog.core.limits",
+    "LogReader": "flightlog.runtime.reader",
+    "SentRequest": "flightlog.runtime.reader",
+    "Session": "flightlog.runtime.session",
+    "SessionReader": "flightlog.runtime.reader",
+    "SessionSummary": "flightlog.runtime.reader",
+    "Turn": "flightlog.runtime.session",
+    "__version__": "flightlog.version",
+    "errors": "flightlog_hookspecs",
+    "events": "flightlog_hookspecs",
+    "hookimpl": "flightlog_hookspecs",
+    "open_kernel": "flightlog.api",
+    "open_log": "flightlog.api",
+    "tool": "flightlog_hookspecs",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'flightlog' has no attribute {name!r}")
+    value: object = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,59 @@
+"""The documentation says what the code does: examples run, lists are current, links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flightlog
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
+EXAMPLE = re.compile(r"<!-- example: (\w+) -->\n```python\n(.*?)```", re.DOTALL)
+EXAMPLES = {f"{page.name}:{name}": code for page in PAGES for name, code in EXAMPLE.findall(page.read_text())}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_example_runs_as_it_is_printed(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", EXAMPLES[name]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_every_python_block_of_the_docs_is_an_example_that_runs() -> None:
+    blocks = sum(page.read_text().count("```python") for page in PAGES)
+    assert blocks == len(EXAMPLES) > 0
+
+
+def test_generated_pages_match_the_code() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_to_files_that_exist(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_architecture_page_can_be_read_in_ten_minutes() -> None:
+    assert len((ROOT / "docs" / "architecture.md").read_text().split()) <= 1500
+
+
+def test_public_names_are_listed_once_and_lead_to_their_objects() -> None:
+    assert sorted(flightlog._HOME) == sorted(flightlog.__all__) == sorted(set(flightlog.__all__))
+    for name in flightlog.__all__:
+        assert getattr(flightlog, name) is not None
