@@ -1,1 +1,22 @@
-def main() -> None: ...
+"""The command line. It needs click, rich and platformdirs, which nothing else in the package imports."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+_NEEDS: Final = ("click", "rich", "platformdirs")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line with `arguments` (the process's own by default) and return its exit code."""
+    try:
+        from flightlog.cli.app import run
+    except ImportError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _NEEDS:
+            raise
+        sys.stderr.write(f"flightlog: the command line needs {missing}: pip install 'flightlog[cli]'\n")
+        return 2
+    return run(arguments)

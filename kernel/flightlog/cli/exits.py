@@ -1,0 +1,56 @@
+"""Exit codes, and which error means which."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flightlog_hookspecs.errors import (
+    DiskFull,
+    Fenced,
+    FileReplaced,
+    ForkedProcess,
+    SessionBusy,
+    StoreError,
+    StoreStopped,
+    UsageError,
+)
+
+FINE: Final = 0
+FAILED: Final = 1
+"""The run failed: a turn did not complete, or could not be run just now."""
+USAGE: Final = 2
+REFUSED: Final = 3
+"""The log was refused as it is: damaged, rolled back, too new, not ours, not to be opened."""
+TERMINATED: Final = 143
+"""SIGTERM, by the convention of shells: 128 + 15."""
+
+_NOT_THE_LOGS_FAULT = (SessionBusy, Fenced, DiskFull, StoreStopped, FileReplaced, ForkedProcess)
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The exit code that tells a script what `error` was."""
+    match error:
+        case UsageError():
+            return USAGE
+        case StoreError() if not isinstance(error, _NOT_THE_LOGS_FAULT):
+            return REFUSED
+        case _:
+            return FAILED
+
+
+def leaf(error: BaseException) -> BaseException:
+    """The first error inside nested groups, or `error` itself."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def sentence(error: BaseException) -> str:
+    """What `error` says, naming its type where the message alone would not tell."""
+    match error:
+        case OSError(strerror=str(reason)):
+            return f"{error.filename}: {reason}" if error.filename else reason
+        case _ if type(error).__module__.startswith("flightlog") and isinstance(error, Exception):
+            return str(error)
+        case _:
+            return f"{type(error).__name__}: {error}"

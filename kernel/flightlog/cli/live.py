@@ -1,0 +1,96 @@
+"""A running turn as a person watches it: words as they come, calls, and one line when it is over."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flightlog.cli.output import Output
+from flightlog.cli.tally import TurnCount
+from flightlog.cli.terminal_text import arguments, counted, duration, one_line
+from flightlog_hookspecs.events import (
+    AssistantDelta,
+    AssistantMessage,
+    Record,
+    RequestFailed,
+    RequestRetry,
+    RequestSent,
+    ToolCall,
+    ToolResult,
+    TurnEnd,
+    TurnStart,
+)
+
+_OUTCOMES: Final = {"ok": ("\u2713", "green"), "unknown": ("?", "yellow"), "aborted": ("-", "yellow")}
+_REASONS: Final = {"completed": "bold green", "aborted": "bold yellow", "interrupted": "bold yellow"}
+
+
+class LiveView:
+    """Shows records on `output`. Calls, failures and the like stand on lines of their own."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._in_turn = False
+        self._streamed = ""
+
+    def show(self, record: Record) -> None:
+        """Show `record`, which follows the one shown last."""
+        output = self._output
+        match record.event:
+            case TurnStart():
+                self._in_turn = True
+            case RequestSent():
+                self._streamed = ""
+            case AssistantDelta() as event:
+                self._delta(event)
+            case AssistantMessage() as event if self._in_turn:
+                self._message(event)
+            case AssistantMessage() as event:
+                output.line(
+                    (f"\u21bb kept {counted(len(event.text), 'character')} of the answer that was cut off", "dim")
+                )
+            case RequestFailed() as event if self._in_turn:
+                output.line((f"\u2717 attempt {event.attempt} failed: {one_line(event.message)}", "red"))
+            case RequestRetry() as event:
+                output.line((f"\u21bb attempt {event.attempt} in {duration(event.delay_ms * 1000)}", "dim"))
+            case ToolCall() as event:
+                output.line(
+                    ("\u25b8 ", "cyan"), (one_line(event.name), "bold"), f"({arguments(event.arguments)})", fit=True
+                )
+            case ToolResult() as event:
+                mark, style = _OUTCOMES.get(event.outcome, ("\u2717", "red"))
+                took = f" ({duration(event.duration_us)})" if event.duration_us else ""
+                output.line((f"  {mark} ", style), f"{one_line(event.name)}{took}: {one_line(event.text)}", fit=True)
+            case TurnEnd() if not self._in_turn:
+                output.line((f"\u21bb turn {record.turn} was cut off; it is closed as interrupted", "dim"))
+            case TurnEnd():
+                self._in_turn = False
+                output.end_line()
+
+    def _delta(self, event: AssistantDelta) -> None:
+        text = "".join(piece.text for piece in event.pieces)
+        if event.type == "text":
+            self._streamed += text
+            self._output.stream(text)
+        elif event.type == "thinking" and self._output.is_terminal:
+            self._output.stream(text, "dim italic")
+
+    def _message(self, event: AssistantMessage) -> None:
+        if event.text.startswith(self._streamed):
+            self._output.stream(event.text.removeprefix(self._streamed))
+        self._output.end_line()
+
+
+def status_line(output: Output, session: str, turn: TurnCount) -> None:
+    """One line about a turn that ended."""
+    assert turn.end is not None, "only a closed turn has a status"
+    parts = [
+        counted(turn.steps, "step"),
+        *([counted(turn.calls, "call")] if turn.calls else []),
+        f"{turn.input_tokens:,} in, {turn.output_tokens:,} out",
+        duration(turn.ended_us - turn.started_us),
+        f"session {one_line(session)}",
+    ]
+    output.line(
+        (f"turn {turn.number} {turn.end.reason}", _REASONS.get(turn.end.reason, "bold red")),
+        (" \u00b7 " + " \u00b7 ".join(parts), "dim"),
+    )

@@ -1,0 +1,258 @@
+"""`flightlog run` and `flightlog resume`: drive a session from the terminal."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from signal import SIGINT, SIGTERM
+from typing import Any, TypeVar
+
+import click
+import trio
+from attrs import frozen
+
+from flightlog import Clock, Kernel, SessionReader
+from flightlog.api import open_kernel
+from flightlog.cli.exits import FAILED, FINE, TERMINATED
+from flightlog.cli.follow import Follower
+from flightlog.cli.interruption import Interruption
+from flightlog.cli.json_form import plain, record_form
+from flightlog.cli.live import LiveView, status_line
+from flightlog.cli.options import db_option, is_found_unaided, json_option, log_to_read, log_to_write
+from flightlog.cli.output import Output, complain
+from flightlog.cli.tally import Tally
+from flightlog.cli.terminal_text import counted
+from flightlog_hookspecs.errors import UsageError
+from flightlog_hookspecs.events import Head, Record, RequestHeader
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NEW_SESSION_MODEL = "scripted:echo"
+
+
+@frozen(kw_only=True)
+class Order:
+    """What the user asked for. `model` and `system` are None where the session's own are wanted."""
+
+    db: str
+    session: str
+    text: str | None
+    model: str | None
+    system: str | None
+    workspace: str | None
+    as_json: bool
+
+    def resume_command(self, *text: str) -> str:
+        """How to go on with the session from a shell."""
+        options = [("--db", None if is_found_unaided(self.db) else self.db), ("--workspace", self.workspace)]
+        given = [part for name, value in options if value for part in (name, value)]
+        return shlex.join(["flightlog", "resume", self.session, *text, *given])
+
+
+def _model_options(command: F) -> F:
+    decorators = (
+        click.option("--model", metavar="ADAPTER:MODEL", help="Default: the session's last one, else scripted:echo."),
+        click.option("--system", metavar="TEXT", help="The system text. Default: the session's last one, else none."),
+        click.option(
+            "--workspace",
+            metavar="DIR",
+            type=click.Path(exists=True, file_okay=False),
+            help="The folder tools may work in. Default: none.",
+        ),
+        db_option,
+        json_option,
+    )
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+@click.command(short_help="Deliver a message and run the session.")
+@click.argument("text")
+@click.option("--session", metavar="ID", help="The session to create or go on with. Default: a new one.")
+@_model_options
+def run(
+    text: str,
+    session: str | None,
+    model: str | None,
+    system: str | None,
+    workspace: str | None,
+    db: str | None,
+    as_json: bool,
+) -> int:
+    """Deliver TEXT to a session and run it until it is idle.
+
+    Ctrl+C cancels the turn and keeps what is queued; a second one leaves at once.
+    """
+    if not text.strip():
+        raise UsageError("TEXT is empty")
+    order = Order(
+        db=log_to_write(db),
+        session=session if session is not None else _new_name(),
+        text=text,
+        model=model,
+        system=system,
+        workspace=workspace,
+        as_json=as_json,
+    )
+    return trio.run(_carry_out, order)
+
+
+@click.command(short_help="Recover a session and run it.")
+@click.argument("session", metavar="ID")
+@click.argument("text", required=False)
+@_model_options
+def resume(
+    session: str,
+    text: str | None,
+    model: str | None,
+    system: str | None,
+    workspace: str | None,
+    db: str | None,
+    as_json: bool,
+) -> int:
+    """Recover session ID, deliver what is pending and TEXT, run it until it is idle.
+
+    Ctrl+C cancels the turn and keeps what is queued; a second one leaves at once.
+    """
+    if text is not None and not text.strip():
+        raise UsageError("TEXT is empty")
+    order = Order(
+        db=log_to_read(db),
+        session=session,
+        text=text,
+        model=model,
+        system=system,
+        workspace=workspace,
+        as_json=as_json,
+    )
+    return trio.run(_carry_out_on_existing, order)
+
+
+async def _carry_out(order: Order) -> int:
+    return await _drive(order, must_exist=False)
+
+
+async def _carry_out_on_existing(order: Order) -> int:
+    return await _drive(order, must_exist=True)
+
+
+async def _drive(order: Order, *, must_exist: bool) -> int:
+    """Run the session under the watch of signals; returns the exit code."""
+    output = Output(as_json=order.as_json, outlives_reader=True)
+    interruption = Interruption()
+    with trio.open_signal_receiver(SIGINT, SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(interruption.watch, signals)
+            code: int | None = None
+            with interruption.scope:
+                code = await _session(order, output, interruption, must_exist=must_exist)
+            nursery.cancel_scope.cancel()
+    if code is None:
+        queued = f"it is queued: {order.resume_command()}" if interruption.accepted else "it was not accepted"
+        complain(f"left before the message ran; {queued}" if order.text else "left before anything ran")
+        code = FAILED
+    return TERMINATED if interruption.exit_code == TERMINATED else code
+
+
+async def _session(order: Order, output: Output, interruption: Interruption, *, must_exist: bool) -> int:
+    view, tally = LiveView(output), Tally()
+
+    def show(record: Record) -> None:
+        tally.take(record)
+        if order.as_json:
+            output.json(record_form(record))
+        else:
+            view.show(record)
+
+    follower = Follower(order.session, show)
+    async with open_kernel(order.db, workspace=order.workspace, on_boundary=follower.on_boundary) as kernel:
+        for problem in kernel.registry.problems:
+            complain(f"plugin {problem.name!r} was left out: {problem.error}")
+        last, follower.seq = _so_far(kernel, order.session, must_exist=must_exist)
+        model = order.model or (f"{last.adapter}:{last.model}" if last else NEW_SESSION_MODEL)
+        system = order.system if order.system is not None else _own_system(kernel, model, last)
+        async with kernel.session(order.session, model=model, system=system) as session:
+            reader = kernel.read(order.session)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(follower.follow, reader)
+                interruption.session = session
+                if order.text is not None:
+                    await session.followup(order.text)
+                    interruption.accepted = True
+                await session.run()
+                interruption.session = None
+                nursery.cancel_scope.cancel()
+            pending = session.pending
+        await follower.catch_up(reader)
+    cut_short = interruption.exit_code is not None and pending > 0
+    return _conclude(order, output, tally, pending, cut_short=cut_short)
+
+
+def _conclude(order: Order, output: Output, tally: Tally, pending: int, *, cut_short: bool) -> int:
+    """Say how it went; returns the exit code. `cut_short`: a signal kept queued messages from running."""
+    code = FINE if not tally.failed and not cut_short else FAILED
+    if order.as_json:
+        output.json(_result(order, tally, pending))
+    else:
+        for turn in tally.turns:
+            if turn.end is not None:
+                status_line(output, order.session, turn)
+        if not tally.turns:
+            output.line((f"nothing to do: session {order.session} is idle", "dim"))
+    if code != FINE:
+        for turn in tally.failed:
+            complain(f"turn {turn.number} ended as {turn.reason}")
+        queued = f"{counted(pending, 'message')} still queued. " if pending else ""
+        complain(f"{queued}To go on: {order.resume_command() if pending else order.resume_command('continue')}")
+    return code
+
+
+def _result(order: Order, tally: Tally, pending: int) -> dict[str, Any]:
+    turns = [
+        {
+            "turn": turn.number,
+            "text": turn.text,
+            "steps": turn.steps,
+            "calls": turn.calls,
+            "input_tokens": turn.input_tokens,
+            "output_tokens": turn.output_tokens,
+            **{name: value for name, value in plain(turn.end).items() if name != "kind"},
+        }
+        for turn in tally.turns
+    ]
+    return {"kind": "result", "session": order.session, "turns": turns, "pending": pending}
+
+
+def _so_far(kernel: Kernel, session: str, *, must_exist: bool) -> tuple[Head | None, int]:
+    """The session's last head, None before its first request, and its last row, 0 when it is new."""
+    reader: SessionReader
+    try:
+        reader = kernel.read(session)
+    except UsageError:
+        if must_exist:
+            raise
+        return None, 0
+    head, seq = None, 0
+    for record in reader.records():
+        seq = record.seq
+        if isinstance(record.event, RequestHeader):
+            head = record.event.head
+    return head, seq
+
+
+def _own_system(kernel: Kernel, model: str, last: Head | None) -> str:
+    """The session's own part of its last system text: what stands before the prompt sections."""
+    if last is None:
+        return ""
+    sections = kernel.registry.head(model, "").system
+    return last.system.removesuffix(sections).removesuffix("\n\n") if sections else last.system
+
+
+def _new_name() -> str:
+    """A name for a session that nobody has named: the day, and enough to be its own."""
+    from datetime import datetime
+
+    clock = Clock()
+    day = datetime.fromtimestamp(clock.now_us() / 1_000_000).astimezone()
+    return f"{day:%Y%m%d}-{clock.new_id()[:6]}"

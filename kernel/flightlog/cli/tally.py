@@ -1,0 +1,62 @@
+"""What the turns of one run came to, counted from their rows."""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+from flightlog_hookspecs.events import AssistantMessage, Record, StepStart, ToolCall, TurnEnd, TurnStart
+
+
+@define
+class TurnCount:
+    """One turn; `end` is None while it is open, times are in Unix microseconds."""
+
+    number: int
+    started_us: int
+    ended_us: int = 0
+    steps: int = 0
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    text: str = ""
+    end: TurnEnd | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why it ended, in full."""
+        if self.end is None:
+            return "open"
+        details = ": ".join(filter(None, (self.end.code or self.end.cause, self.end.message)))
+        return f"{self.end.reason} ({details})" if details else self.end.reason
+
+
+@define
+class Tally:
+    """The turns that began in this run, in order. Rows of an earlier, recovered turn do not count."""
+
+    turns: list[TurnCount] = field(factory=list)
+
+    def take(self, record: Record) -> None:
+        """Count `record` in."""
+        event = record.event
+        if isinstance(event, TurnStart):
+            self.turns.append(TurnCount(number=record.turn or 0, started_us=record.at_us))
+        turn = self.turns[-1] if self.turns else None
+        if turn is None or record.turn != turn.number:
+            return
+        match event:
+            case StepStart():
+                turn.steps += 1
+            case ToolCall():
+                turn.calls += 1
+            case AssistantMessage():
+                turn.input_tokens += event.input_tokens
+                turn.output_tokens += event.output_tokens
+                turn.text = event.text
+            case TurnEnd():
+                turn.end, turn.ended_us = event, record.at_us
+
+    @property
+    def failed(self) -> list[TurnCount]:
+        """The turns that did not complete."""
+        return [turn for turn in self.turns if turn.end is None or turn.end.reason != "completed"]

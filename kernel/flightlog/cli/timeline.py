@@ -1,0 +1,159 @@
+"""The flight log for people: one line an event, runs of streamed deltas as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from attrs import frozen
+
+from flightlog.cli.output import Output
+from flightlog.cli.terminal_text import arguments, clock_time, counted, duration, ends, one_line
+from flightlog_hookspecs.content import ToolCallBlock
+from flightlog_hookspecs.events import (
+    AssistantDelta,
+    AssistantMessage,
+    Event,
+    InboxSplice,
+    Record,
+    RequestFailed,
+    RequestHeader,
+    RequestRetry,
+    RequestSent,
+    SessionCreated,
+    SessionOpened,
+    ToolCall,
+    ToolResult,
+    TurnEnd,
+    UnknownEvent,
+    UserMessage,
+)
+
+_STYLES: Final = {
+    "session": "dim",
+    "inbox": "magenta",
+    "turn": "bold",
+    "step": "dim",
+    "user": "magenta",
+    "request": "blue",
+    "assistant": "green",
+    "tool": "yellow",
+}
+
+
+_COLUMNS: Final = 44
+"""What stands before the description of an event."""
+_DESCRIPTION_MAX_CHARS: Final = 72
+
+
+@frozen(kw_only=True)
+class Entry:
+    """One line of the timeline: a record, or a run of deltas of one block, which ends at `last_seq`.
+
+    `deltas` are the pieces of the whole run.
+    """
+
+    record: Record
+    last_seq: int
+    deltas: tuple[str, ...] = ()
+
+
+def condensed(records: Iterable[Record]) -> Iterator[Entry]:
+    """The entries of `records`, in order, consecutive deltas of one block as one entry."""
+    run: list[Record] = []
+    for record in records:
+        if run and not _continues(run[-1].event, record.event):
+            yield _entry(run)
+            run = []
+        run.append(record)
+    if run:
+        yield _entry(run)
+
+
+def separate(records: Iterable[Record]) -> Iterator[Entry]:
+    """One entry a record."""
+    return (_entry([record]) for record in records)
+
+
+def show_entries(entries: Iterable[Entry], output: Output) -> None:
+    """Print `entries` in columns: rows, time, turn and step, kind, what happened."""
+    width = max(20, output.console.width - _COLUMNS) if output.is_terminal else _DESCRIPTION_MAX_CHARS
+    output.line((f"{'row':>7} {'time (UTC)':12} {'step':>4} {'event':17} what", "dim"), fit=output.is_terminal)
+    for entry in entries:
+        record = entry.record
+        rows = str(record.seq) if entry.last_seq == record.seq else f"{record.seq}-{entry.last_seq}"
+        place = ".".join(str(number) for number in (record.turn, record.step) if number is not None)
+        kind = one_line(record.event.kind, 17)
+        what = _streamed(entry.deltas, width) if entry.deltas else described(record.event, width)
+        output.line(
+            f"{rows:>7} ",
+            (f"{clock_time(record.at_us):12} ", "dim"),
+            f"{place:>4} ",
+            (f"{kind:17} " if what else kind, _STYLES.get(kind.partition("/")[0], "")),
+            what,
+            fit=output.is_terminal,
+        )
+
+
+def described(event: Event, width: int = _DESCRIPTION_MAX_CHARS) -> str:
+    """What happened, on one line; texts are shown by their beginning and end where `width` is short."""
+    match event:
+        case SessionCreated():
+            return one_line(event.title)
+        case SessionOpened():
+            return one_line(f"process {event.pid} on {event.host}, flightlog {event.kernel_version}")
+        case InboxSplice(content=None):
+            return f"{event.cause}, leaves {event.slot}"
+        case InboxSplice():
+            words = UserMessage(message_id="", content=event.content or ()).text
+            return f"{event.cause}, enters {event.slot}: {one_line(words)}"
+        case TurnEnd():
+            details = (event.cause, event.code, one_line(event.message))
+            return " \u00b7 ".join([event.reason, *filter(None, details)])
+        case UserMessage():
+            return one_line(event.text)
+        case RequestHeader():
+            return f"{one_line(event.head.adapter)}:{one_line(event.head.model)} ({event.reason})"
+        case RequestSent():
+            sent = counted(event.messages, "message")
+            return f"attempt {event.attempt}, {sent}, sha256 {event.sha256[:12]}"
+        case RequestFailed():
+            return f"attempt {event.attempt}, {event.failure}: {one_line(event.message)}"
+        case RequestRetry():
+            return f"attempt {event.attempt} follows in {duration(event.delay_ms * 1000)}"
+        case AssistantDelta():
+            return _streamed([piece.text for piece in event.pieces], width)
+        case AssistantMessage():
+            wanted = [one_line(block.name) for block in event.content if isinstance(block, ToolCallBlock)]
+            outcome = f"calls {', '.join(wanted)}: " if wanted else f"{event.finish}: "
+            return outcome + ends(event.text, max(12, width - len(outcome)))
+        case ToolCall():
+            return f"{one_line(event.name)}({arguments(event.arguments)})"
+        case ToolResult():
+            return f"{event.outcome}: {one_line(event.text)}"
+        case UnknownEvent():
+            return one_line(event.data)
+        case _:
+            return ""
+
+
+def _continues(one: Event, other: Event) -> bool:
+    return (
+        isinstance(one, AssistantDelta)
+        and isinstance(other, AssistantDelta)
+        and (one.attempt, one.block, one.type) == (other.attempt, other.block, other.type)
+    )
+
+
+def _entry(run: list[Record]) -> Entry:
+    deltas = [record.event for record in run if isinstance(record.event, AssistantDelta)]
+    return Entry(
+        record=run[0],
+        last_seq=run[-1].seq,
+        deltas=tuple(piece.text for delta in deltas for piece in delta.pieces),
+    )
+
+
+def _streamed(pieces: Sequence[str], width: int) -> str:
+    number = f"{len(pieces)}\u00d7 "
+    return number + ends("".join(pieces), max(12, width - len(number)))

@@ -1,0 +1,227 @@
+"""Where the log stands by default, what the help says, what is missing, and who reads what we write."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from pathlib import Path
+
+import click
+import pytest
+import trio
+from flightlog_process import HERE, Shell
+
+import flightlog
+from flightlog.cli.app import flightlog as group
+
+KERNEL = HERE.parents[1] / "kernel" / "flightlog"
+BLOCKED = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+@pytest.mark.parametrize("module", ["click", "rich", "platformdirs"])
+def test_a_missing_extra_is_one_line_that_says_what_to_install(shell: Shell, module: str) -> None:
+    program = BLOCKED.format(blocked={module}) + "from flightlog.cli import main\nsys.exit(main(['sessions']))"
+    done = shell.python("-c", program, code=2)
+    assert done.complaint == f"flightlog: the command line needs {module}: pip install 'flightlog[cli]'"
+    assert done.out == ""
+
+
+def test_a_broken_install_of_something_else_is_not_taken_for_a_missing_extra(shell: Shell) -> None:
+    program = BLOCKED.format(blocked={"trio"}) + (
+        "from flightlog.cli import main\n"
+        "try:\n    main(['sessions'])\nexcept ModuleNotFoundError as error:\n    print(error.name)"
+    )
+    assert shell.python("-c", program).out == "trio\n"
+
+
+def test_nothing_but_the_command_line_needs_the_extra(shell: Shell) -> None:
+    parts = [path.relative_to(KERNEL.parent).with_suffix("").parts for path in KERNEL.rglob("*.py")]
+    names = [".".join(part) for part in parts if "cli" not in part[1:2] and part[-1] not in ("__init__", "tool_worker")]
+    assert len(names) > 20
+    program = BLOCKED.format(blocked={"click", "rich", "platformdirs"}) + (
+        f"import importlib\nfor name in {names!r}: importlib.import_module(name)\n"
+        "import flightlog_plugins.scripted, flightlog_plugins.files"
+    )
+    shell.python("-c", program)
+
+
+def test_every_command_says_what_it_does_and_every_option_what_it_is_for(shell: Shell) -> None:
+    assert set(group.commands) == {"run", "resume", "sessions", "show", "verify", "demo"}
+    overview = shell.call("--help").out
+    for name, command in group.commands.items():
+        assert re.search(rf"^  {name} +\w", overview, re.MULTILINE)
+        text = shell.call(name, "--help").out
+        assert "--json" in text
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert parameter.help, f"{name} {parameter.opts}"
+                assert all(option in text for option in parameter.opts)
+            else:
+                assert parameter.make_metavar(click.Context(command)) in text
+    assert all(len(line) <= 80 for line in overview.splitlines())
+
+
+def test_the_version_is_the_packages(shell: Shell) -> None:
+    from flightlog import __version__
+
+    assert shell.run("--version").out == f"flightlog {__version__}\n"
+
+
+def test_the_entry_point_is_this_command() -> None:
+    from importlib.metadata import entry_points
+
+    (entry,) = entry_points(group="console_scripts", name="flightlog")
+    assert entry.value == "flightlog.cli:main"
+
+
+def test_the_default_log_stands_in_the_users_data_folder_for_the_owner_alone(shell: Shell) -> None:
+    home = Shell(shell.folder, {"FLIGHTLOG_DB": "", "XDG_DATA_HOME": str(shell.folder / "data")})
+    assert home.call("sessions", code=2).complaint.endswith("`flightlog run` creates it, --db names another.")
+    assert not (shell.folder / "data").exists()
+    home.call("run", "hello")
+    folder = shell.folder / "data" / "flightlog"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "agent.db").stat().st_mode) == 0o600
+    assert len(home.call("sessions", "--json").json) == 1
+
+
+def test_the_option_overrides_the_variable_which_overrides_the_default(shell: Shell) -> None:
+    shell.call("run", "hello", "--session", "variable")
+    shell.call("run", "hello", "--session", "option", "--db", "other.db")
+    assert [entry["session"] for entry in shell.call("sessions", "--json").json] == ["variable"]
+    assert [entry["session"] for entry in shell.call("sessions", "--json", "--db", "other.db").json] == ["option"]
+
+
+@pytest.mark.parametrize("options", [("--json",), ("--deltas",)])
+def test_a_reader_that_goes_away_ends_reading_without_a_word(crowded: Shell, options: tuple[str, ...]) -> None:
+    with crowded.held("show", "s", *options) as held:
+        assert held.process.stdout is not None
+        held.process.stdout.readline()
+        held.process.stdout.close()
+        assert held.process.stderr is not None
+        assert held.process.stderr.read() == ""
+        assert held.process.wait() == 0
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """A shell whose session "s" prints more than a pipe holds."""
+    shell = Shell(tmp_path_factory.mktemp("crowded"))
+
+    async def talk() -> None:
+        async with flightlog.open_kernel(shell.db) as kernel, kernel.session("s") as session:
+            for _ in range(40):
+                await session.followup("word " * 400)
+            await session.run()
+
+    trio.run(talk)
+    return shell
+
+
+def test_a_reader_that_goes_away_does_not_cost_the_run(shell: Shell) -> None:
+    model = "scripted:count?to=300&chunk=1&pace_ms=1"
+    with shell.held("run", "count", "--session", "s", "--model", model) as held:
+        held.lines_until("1\n")
+        assert held.process.stdout is not None
+        held.process.stdout.close()
+        assert held.process.stderr is not None
+        assert held.process.stderr.read() == ""
+        assert held.process.wait() == 0
+    assert shell.call("sessions", "--json").json[0]["last_reason"] == "completed"
+
+
+def test_closed_streams_are_no_error(shell: Shell) -> None:
+    program = (
+        "import os, subprocess, sys\n"
+        "done = subprocess.run([sys.executable, '-m', 'flightlog.cli', 'run', 'hello', '--session', 's'],"
+        " preexec_fn=lambda: (os.close(1), os.close(2)), close_fds=False)\n"
+        "sys.exit(done.returncode)"
+    )
+    shell.python("-c", program)
+    assert shell.kinds("s")[-1] == "session/closed"
+
+
+def test_what_a_model_says_cannot_steer_the_terminal(shell: Shell) -> None:
+    evil = "a\x1b[2Jb\x07\x9bc\x7f"
+    out = shell.call("run", evil, "--session", "s").out
+    assert out.startswith("a␛[2Jb␇\ufffdc␡\n")
+    for command in (("show", "s"), ("show", "s", "--request", "1.1"), ("show", "s", "--deltas")):
+        shown = shell.call(*command).out
+        assert "a␛[2Jb␇\ufffdc␡" in shown
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", shown)
+    data = [row["data"] for row in shell.call("show", "s", "--json").json_lines if row["kind"] == "user/message"]
+    assert data[0]["content"][0]["text"] == evil
+
+
+def test_text_that_is_not_unicode_is_delivered_and_shown_somehow(shell: Shell) -> None:
+    raw = [sys.executable, "-m", "flightlog.cli", "run", b"caf\xe9", "--session", "s"]
+    program = f"import subprocess, sys; sys.exit(subprocess.run({raw!r}).returncode)"
+    assert "caf\ufffd" in shell.python("-c", program).out
+    shell.call("verify")
+
+
+@pytest.mark.parametrize("locale", [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}])
+def test_a_terminal_without_unicode_gets_question_marks(shell: Shell, locale: dict[str, str]) -> None:
+    plain = Shell(shell.folder, locale)
+    assert "turn 1 completed ? 1 step" in plain.run("run", "hello", "--session", "s").out
+    plain.call("show", "s")
+
+
+def test_a_person_sees_colours_within_the_width_of_the_terminal(counted: Shell) -> None:
+    for command in (["sessions"], ["show", "c"]):
+        seen = _on_a_terminal(counted, command, columns=80)
+        assert "\x1b[" in seen
+        lines = re.sub(r"\x1b\[[\d;]*m", "", seen).splitlines()
+        assert max(map(len, lines)) <= 80, max(lines, key=len)
+        assert len(lines) > 1
+
+
+def _on_a_terminal(shell: Shell, command: list[str], *, columns: int) -> str:
+    """What `command` writes to a terminal of that width."""
+    import fcntl
+    import pty
+    import struct
+    import subprocess
+    import termios
+
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flightlog.cli", *command],
+        cwd=shell.folder,
+        env=shell.environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    seen = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            seen += chunk
+    except OSError:
+        pass  # the other end is closed: that is how a terminal says so
+    os.close(ours)
+    assert process.wait() == 0
+    return seen.decode()
+
+
+def test_the_gate_runs_the_checks_and_the_demo() -> None:
+    root = Path(HERE).parents[1]
+    gate = (root / ".ci" / "run").read_text()
+    assert gate.startswith("#!/usr/bin/env bash\n")
+    assert os.access(root / ".ci" / "run", os.X_OK)
+    for needed in ("set -euo pipefail", "make check", "make demo"):
+        assert needed in gate
+    for name in ("Makefile", ".ci/run"):
+        assert "://" not in (root / name).read_text()
