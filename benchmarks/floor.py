@@ -1,0 +1,70 @@
+"""The floor: bare apsw writing given rows with given commits, without guards, chain, views or indexes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+
+import apsw
+from attrs import frozen
+
+from flightlog.store.codec import Encoded, EventRow
+
+COLUMNS = len(EventRow._fields)
+
+
+@frozen
+class Commit:
+    """One transaction: its rows, and whether it is durable against power loss."""
+
+    rows: tuple[EventRow, ...]
+    deltas: tuple[tuple[int, int, int, int, str], ...]
+    barrier: bool
+
+
+def commit_of(append: Sequence[Encoded], *, barrier: bool) -> Commit:
+    """The transaction that an append of the store makes."""
+    deltas = [
+        (encoded.row.session, encoded.row.seq, i, at_ms, text)
+        for encoded in append
+        for i, (at_ms, text) in enumerate(encoded.pieces)
+    ]
+    return Commit(tuple(encoded.row for encoded in append), tuple(deltas), barrier)
+
+
+class Floor:
+    """A database with the same two tables and nothing else."""
+
+    def __init__(self, folder: Path) -> None:
+        self.connection = apsw.Connection(str(folder / "floor.db"))
+        names = ",".join(EventRow._fields)
+        for sql in ("PRAGMA journal_mode=WAL", "PRAGMA wal_autocheckpoint=1000", "PRAGMA journal_size_limit=16777216"):
+            self.connection.execute(sql)
+        keep = ctypes.c_int(1)
+        self.connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(keep))
+        self.connection.execute(f"CREATE TABLE events(id INTEGER PRIMARY KEY, {names}, UNIQUE(session, seq))")
+        self.connection.execute(
+            "CREATE TABLE deltas(session, seq, i, at_ms, text, PRIMARY KEY(session, seq, i)) WITHOUT ROWID"
+        )
+        self._insert = f"INSERT INTO events({names}) VALUES({','.join('?' * COLUMNS)})"
+        self._full: bool | None = None
+
+    def write(self, commits: Sequence[Commit]) -> None:
+        """Make each commit."""
+        execute, executemany = self.connection.execute, self.connection.executemany
+        for commit in commits:
+            if commit.barrier is not self._full:
+                execute("PRAGMA synchronous=FULL" if commit.barrier else "PRAGMA synchronous=NORMAL")
+                self._full = commit.barrier
+            execute("BEGIN IMMEDIATE")
+            executemany(self._insert, commit.rows)
+            if commit.deltas:
+                executemany("INSERT INTO deltas VALUES(?,?,?,?,?)", commit.deltas)
+            execute("COMMIT")
+
+    def check(self, rows: int) -> None:
+        """Fail unless every row is there."""
+        found = self.connection.execute("SELECT count(*) FROM events").get
+        assert found == rows, f"{found} rows, expected {rows}"
+        self.connection.close()
