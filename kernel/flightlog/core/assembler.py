@@ -7,8 +7,12 @@ twice is a protocol failure. None of them can alter the message.
 
 from __future__ import annotations
 
+from typing import get_args
+
 from attrs import define, field
 
+from flightlog.core.canonical import whole
+from flightlog.core.shape import misfit
 from flightlog_hookspecs.content import Block, BlockType, TextBlock, ThinkingBlock, ToolCallBlock
 from flightlog_hookspecs.errors import ProviderError
 from flightlog_hookspecs.events import AssistantMessage
@@ -26,6 +30,7 @@ from flightlog_hookspecs.stream import (
 
 _TYPE_OF_DELTA: dict[type, BlockType] = {TextDelta: "text", ThinkingDelta: "thinking", ToolCallDelta: "tool_call"}
 _TYPE_OF_BLOCK: dict[type, BlockType] = {TextBlock: "text", ThinkingBlock: "thinking", ToolCallBlock: "tool_call"}
+_EVENTS = frozenset(get_args(BlockEvent))
 
 
 @define
@@ -41,10 +46,14 @@ class Assembler:
         """Take the next event. Returns (block index, type, text) for a delta that counts.
 
         Raises `ProviderError(protocol)` for a block that opens twice, ends without being open, or
-        ends as another type than it began.
+        ends as another type than it began, and for an event whose fields are not what they say.
         """
         if self._finish is not None:
             return None
+        if type(event) not in _EVENTS:
+            raise ProviderError("protocol", f"{type(event).__name__} is not part of the block protocol")
+        if wrong := misfit(event):
+            raise ProviderError("protocol", f"the {wrong} of a {type(event).__name__} is not what it must be")
         match event:
             case BlockStart(index=index):
                 if index in self._open or index in self._completed:
@@ -64,7 +73,7 @@ class Assembler:
                     raise ProviderError("protocol", f"block {index} ended without being open")
                 if start.type != _TYPE_OF_BLOCK[type(block)]:
                     raise ProviderError("protocol", f"block {index} began as {start.type} and ended as another type")
-                self._completed[index] = block
+                self._completed[index] = whole(block)
             case Usage():
                 self._usage = event
             case Finish():

@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any, Final
 
+from attrs import evolve
+
+from flightlog_hookspecs.content import Block, ToolCallBlock
 from flightlog_hookspecs.errors import BadPayload
 
 MAX_DEPTH: Final = 200
@@ -20,7 +23,9 @@ INT64: Final = range(-(2**63), 2**63)
 Json = Any
 """A JSON value: None, bool, int (64 bit), float (finite), str, list or dict with string keys."""
 
+_LONG_NUMBER = re.compile(r"[:\[,]-?\d{19}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_SPLIT_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _UNFAITHFUL = re.compile("[\0\ud800-\udfff]")
 _ENCODE = json.JSONEncoder(ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -32,6 +37,20 @@ def dumps(value: Json) -> str:
     if not text.isascii():
         text = _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
     return text
+
+
+def dumps_typed(value: Json) -> str:
+    """Like `dumps`, for values built from typed fields: string keys, strings and numbers only.
+
+    Looks closer only where the text hints at a number out of range: an append calls this.
+    """
+    try:
+        text = _ENCODE(value)
+    except (TypeError, ValueError, RecursionError):
+        return dumps(value)
+    if _LONG_NUMBER.search(text) or (not text.isascii() and _SPLIT_PAIR.search(text)):
+        return dumps(value)
+    return text if text.isascii() else _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def loads(text: str) -> Json:
@@ -48,18 +67,36 @@ def loads(text: str) -> Json:
 
 def is_faithful(text: str) -> bool:
     """True when a SQLite text column keeps `text` exactly (no NUL, no lone surrogate)."""
-    return _UNFAITHFUL.search(text) is None
+    return ("\0" not in text) if text.isascii() else _UNFAITHFUL.search(text) is None
 
 
 def displayed(text: str) -> str:
     """`text` for a SQLite text column, with U+FFFD for what the column cannot keep."""
-    return _UNFAITHFUL.sub("\ufffd", text)
+    return text if is_faithful(text) else _UNFAITHFUL.sub("\ufffd", text)
+
+
+def paired(text: str) -> str:
+    """`text` with each surrogate pair that stands as two characters (a stream cut it in two) made one."""
+    if text.isascii():
+        return text
+    return _SPLIT_PAIR.sub(lambda pair: pair[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le"), text)
+
+
+def whole(block: Block) -> Block:
+    """`block` with its words, or its arguments, `paired`."""
+    if isinstance(block, ToolCallBlock):
+        return evolve(block, arguments=paired(block.arguments))
+    return evolve(block, text=paired(block.text))
 
 
 def _check(value: Json, path: str, depth: int) -> None:
     # The exact type decides: a subclass (an enum, a numpy float, a namedtuple) would not come back.
     kind = type(value)
-    if kind is str or kind is bool or value is None:
+    if kind is bool or value is None:
+        return
+    if kind is str:
+        if not value.isascii() and _SPLIT_PAIR.search(value):
+            raise BadPayload(path, "a surrogate pair stands as two characters, JSON would make it one")
         return
     if kind is int:
         if value not in INT64:
@@ -77,18 +114,24 @@ def _check(value: Json, path: str, depth: int) -> None:
     elif kind is dict:
         for key, item in value.items():
             if type(key) is not str:
-                raise BadPayload(path, f"key {key!r} is not a string")
+                raise BadPayload(path, f"a key is of type {type(key).__name__}, not a string")
+            _check(key, path, depth)
             _check(item, f"{path}.{key}", depth + 1)
     else:
         raise BadPayload(path, f"{kind.__name__} is not a JSON value")
 
 
-def plain(value: object) -> Json:
-    """`value` with tuples and mappings turned into lists and dicts: for what an author hands in."""
+def plain(value: object, depth: int = 0) -> Json:
+    """`value` with tuples and mappings turned into lists and dicts: for what an author hands in.
+
+    Raises `BadPayload` for what is nested too deep, as a cycle is.
+    """
+    if depth > MAX_DEPTH:
+        raise BadPayload("$", f"nested deeper than {MAX_DEPTH} (or a cycle)")
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [plain(item, depth + 1) for item in value]
     return value
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import evolve
 
-from flightlog.core.state import Call, Pending, State, Step
+from flightlog.core.state import Call, Pending, State, Step, changed
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.events import (
     AssistantMessage,
@@ -50,15 +50,15 @@ def placed(state: State, event: Event) -> tuple[int | None, int | None]:
 
 
 def _created(state: State, event: SessionCreated, seq: int, epoch: int) -> State:
-    return evolve(state, uid=event.uid, epoch=epoch)
+    return changed(state, uid=event.uid, epoch=epoch)
 
 
 def _opened(state: State, event: SessionOpened, seq: int, epoch: int) -> State:
-    return evolve(state, epoch=epoch, closed=False)
+    return changed(state, epoch=epoch, closed=False)
 
 
 def _closed(state: State, event: SessionClosed, seq: int, epoch: int) -> State:
-    return evolve(state, closed=True)
+    return changed(state, closed=True)
 
 
 def _splice(state: State, event: InboxSplice, seq: int, epoch: int) -> State:
@@ -70,33 +70,33 @@ def _splice(state: State, event: InboxSplice, seq: int, epoch: int) -> State:
     after = before[: event.start] + added + before[event.start + event.removed :]
     claimed = state.claimed + gone if event.cause == "claimed" else state.claimed
     if event.slot == "next_turn":
-        return evolve(state, next_turn=after, claimed=claimed)
-    return evolve(state, next_step=after, claimed=claimed)
+        return changed(state, next_turn=after, claimed=claimed)
+    return changed(state, next_step=after, claimed=claimed)
 
 
 def _turn_start(state: State, event: TurnStart, seq: int, epoch: int) -> State:
-    return evolve(state, turn=state.turn + 1, turn_open=True, steps=0, last_step=None, usage=Usage(), text="")
+    return changed(state, turn=state.turn + 1, turn_open=True, steps=0, last_step=None, usage=Usage(), text="")
 
 
 def _turn_end(state: State, event: TurnEnd, seq: int, epoch: int) -> State:
-    return evolve(state, turn_open=False, last_end=event)
+    return changed(state, turn_open=False, last_end=event)
 
 
 def _step_start(state: State, event: StepStart, seq: int, epoch: int) -> State:
-    return evolve(state, steps=state.steps + 1, step=Step(number=state.steps + 1))
+    return changed(state, steps=state.steps + 1, step=Step(number=state.steps + 1))
 
 
 def _step_end(state: State, event: StepEnd, seq: int, epoch: int) -> State:
-    return evolve(state, step=None, last_step=state.step)
+    return changed(state, step=None, last_step=state.step)
 
 
 def _user_message(state: State, event: UserMessage, seq: int, epoch: int) -> State:
     left = tuple(pending for pending in state.claimed if pending.message_id != event.message_id)
-    return evolve(state, claimed=left) if len(left) != len(state.claimed) else state
+    return changed(state, claimed=left) if len(left) != len(state.claimed) else state
 
 
 def _header(state: State, event: RequestHeader, seq: int, epoch: int) -> State:
-    return evolve(state, header=event, header_seq=seq)
+    return changed(state, header=event, header_seq=seq)
 
 
 def _step(state: State) -> Step:
@@ -105,16 +105,16 @@ def _step(state: State) -> Step:
 
 
 def _sent(state: State, event: RequestSent, seq: int, epoch: int) -> State:
-    step = evolve(_step(state), attempt=event.attempt, attempt_seq=seq, phase="open", failed=None, retry=None)
-    return evolve(state, step=step)
+    step = changed(_step(state), attempt=event.attempt, attempt_seq=seq, phase="open", failed=None, retry=None)
+    return changed(state, step=step)
 
 
 def _failed(state: State, event: RequestFailed, seq: int, epoch: int) -> State:
-    return evolve(state, step=evolve(_step(state), phase="failed", failed=event))
+    return changed(state, step=changed(_step(state), phase="failed", failed=event))
 
 
 def _retry(state: State, event: RequestRetry, seq: int, epoch: int) -> State:
-    return evolve(state, step=evolve(_step(state), retry=event))
+    return changed(state, step=changed(_step(state), retry=event))
 
 
 def _message(state: State, event: AssistantMessage, seq: int, epoch: int) -> State:
@@ -123,20 +123,20 @@ def _message(state: State, event: AssistantMessage, seq: int, epoch: int) -> Sta
         Call(position=position, call_id=block.call_id, name=block.name, arguments=block.arguments)
         for position, block in enumerate(blocks)
     )
-    step = evolve(_step(state), phase="answered", message=event, message_seq=seq, calls=calls)
+    step = changed(_step(state), phase="answered", message=event, message_seq=seq, calls=calls)
     usage = Usage(
         input_tokens=state.usage.input_tokens + event.input_tokens,
         output_tokens=state.usage.output_tokens + event.output_tokens,
         cached_tokens=state.usage.cached_tokens + event.cached_tokens,
     )
-    return evolve(state, step=step, usage=usage, text=event.text)
+    return changed(state, step=step, usage=usage, text=event.text)
 
 
 def _with_call(state: State, position: int, **changes: Any) -> State:
     step = _step(state)
     calls = list(step.calls)
     calls[position] = evolve(calls[position], **changes)
-    return evolve(state, step=evolve(step, calls=tuple(calls)))
+    return changed(state, step=changed(step, calls=tuple(calls)))
 
 
 def _tool_call(state: State, event: ToolCall, seq: int, epoch: int) -> State:

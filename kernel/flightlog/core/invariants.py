@@ -43,17 +43,17 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         "closed-in-turn": "session/closed stands outside of turns",
         "place": "the row's turn and step are those that are open, or those that the event opens",
         "turn-nested": "turn/start stands outside of turns",
-        "turn-outside": "turn/end and step/start stand inside an open turn",
+        "turn-outside": "turn/end, step/start and claims stand inside an open turn",
         "turn-step-open": "turn/end comes after the last step/end",
-        "step-nested": "step/start stands outside of steps",
+        "step-nested": "step/start and claims stand outside of steps",
         "step-outside": "messages, requests and tool events stand inside an open step",
         "step-unanswered": "no step closes with an unanswered call",
         "step-attempt-open": "no step closes while an attempt is open",
         "splice-range": "a splice fits the list it edits",
-        "splice-shape": "a splice removes at most one message and removes or inserts one",
+        "splice-shape": "a splice removes at most one message and removes or inserts one; a claim only removes",
         "splice-pending": "a splice never inserts an id that is pending",
         "splice-names": "a splice names the message it removes",
-        "claim-lost": "a claimed message enters the step before anything else happens in it",
+        "claim-lost": "a claimed message enters a step before anything else happens",
         "claim-content": "a claimed message enters the step unchanged",
         "user-during-attempt": "no user/message while an attempt is open",
         "header-late": "request/header comes before the step's answer and never while an attempt is open",
@@ -84,25 +84,21 @@ class Illegal(Exception):
 def check(state: State, event: Event, epoch: int, place: tuple[int | None, int | None]) -> None:
     """Raise `Illegal` unless `event`, written under `epoch` at `place`, may follow `state`."""
     kind = type(event)
-    if kind is UnknownEvent:
-        return
     if (kind is SessionCreated) != (not state.uid):
         raise Illegal("created-first", f"{event.kind} at this point")
-    if kind is SessionCreated:
-        if epoch != 0:
-            raise Illegal("epoch", f"epoch {epoch} at creation")
-        return
-    if epoch != state.epoch + (kind is SessionOpened):
+    if epoch != state.epoch + (kind in _RAISES_EPOCH):
         raise Illegal("epoch", f"epoch {epoch} after epoch {state.epoch}")
-    if kind is SessionOpened:
-        if place != state.place:
-            raise Illegal("place", f"{event.kind} at {place}, expected {state.place}")
-        return
-    if state.epoch == 0 or state.closed:
+    if kind not in _RAISES_EPOCH and (state.epoch == 0 or state.closed):
         raise Illegal("closed", f"{event.kind} while no owner has the session open")
+    if state.claimed and kind not in _FOLLOWS_CLAIM:
+        raise Illegal("claim-lost", f"{event.kind} before claimed message {state.claimed[0].message_id!r} entered")
     _CHECKS[kind](state, event)
     if place != (expected := placed(state, event)):
         raise Illegal("place", f"{event.kind} at turn, step {place}, expected {expected}")
+
+
+def _anywhere(state: State, event: Event) -> None:
+    pass
 
 
 def _outside_turn(rule: str) -> Callable[[State, Event], None]:
@@ -130,8 +126,6 @@ def _step_start(state: State, event: StepStart) -> None:
 def _open_step(state: State, event: Event) -> Step:
     if state.step is None:
         raise Illegal("step-outside", f"{event.kind} outside a step")
-    if state.claimed and type(event) is not UserMessage:
-        raise Illegal("claim-lost", f"{event.kind} before claimed message {state.claimed[0].message_id!r} entered")
     return state.step
 
 
@@ -145,8 +139,18 @@ def _step_end(state: State, event: StepEnd) -> None:
 
 def _splice(state: State, event: InboxSplice) -> None:
     slot = state.slot(event.slot)
-    if event.removed not in (0, 1) or (event.removed == 0 and event.content is None):
-        raise Illegal("splice-shape", f"removes {event.removed} and inserts {event.content is not None}")
+    enters = event.content is not None
+    if event.cause == "claimed":
+        if not state.turn_open:
+            raise Illegal("turn-outside", "a claim outside a turn")
+        if state.step:
+            raise Illegal("step-nested", f"a claim inside step {state.step.number}")
+        if enters:
+            raise Illegal("splice-shape", "a claim that inserts")
+    elif state.claimed:
+        raise Illegal("claim-lost", f"{event.cause} before claimed message {state.claimed[0].message_id!r} entered")
+    if event.removed not in (0, 1) or (event.removed == 0 and not enters):
+        raise Illegal("splice-shape", f"removes {event.removed} and inserts {enters}")
     if event.start < 0 or event.start + event.removed > len(slot):
         raise Illegal(
             "splice-range", f"start {event.start}, removed {event.removed}, but {event.slot} holds {len(slot)}"
@@ -154,7 +158,7 @@ def _splice(state: State, event: InboxSplice) -> None:
     gone = slot[event.start].message_id if event.removed else None
     if gone is not None and gone != event.message_id:
         raise Illegal("splice-names", f"names {event.message_id!r} but removes {gone!r}")
-    if event.content is not None and gone is None:
+    if enters and gone is None:
         pending = (*state.next_turn, *state.next_step, *state.claimed)
         if any(other.message_id == event.message_id for other in pending):
             raise Illegal("splice-pending", f"message {event.message_id!r} is already pending")
@@ -233,7 +237,13 @@ def _tool_result(state: State, event: ToolResult) -> None:
         raise Illegal("result-call", f"names the tool/call at seq {event.call_seq}, it is at {call.started_seq}")
 
 
+_RAISES_EPOCH: Final = frozenset({SessionCreated, SessionOpened})
+_FOLLOWS_CLAIM: Final = frozenset({InboxSplice, StepStart, UserMessage})
+
 _CHECKS: dict[type, Callable[[State, Any], object]] = {
+    SessionCreated: _anywhere,
+    SessionOpened: _anywhere,
+    UnknownEvent: _anywhere,
     SessionClosed: _outside_turn("closed-in-turn"),
     InboxSplice: _splice,
     TurnStart: _outside_turn("turn-nested"),

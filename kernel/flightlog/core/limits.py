@@ -9,10 +9,16 @@ from attrs import field, frozen, validators
 BLOB_MIN_BYTES: Final = 64 * 1024
 """A payload larger than this moves to the content-addressed blob table."""
 
+EXCERPT_CHARS: Final = 1000
+"""As much of a text that moved to the blob table stays in its row, for views."""
+
 BUSY_WAIT_MAX_S: Final = 30.0
 """How long a commit waits for another process's write lock before the kernel stops."""
 
 BUSY_POLL_S: Final = 0.002
+
+RETRY_WISH_MAX_S: Final = 24 * 3600.0
+"""The longest delay a provider may ask for."""
 
 
 def _positive(default: float) -> float:

@@ -1,20 +1,24 @@
 """plan(state) -> Action: what a session does next. The whole policy of the loop, as one table.
 
-| turn   | step   | request           | calls       | then                                  |
-|--------|--------|-------------------|-------------|---------------------------------------|
-| closed |        |                   |             | OpenTurn if next_turn waits, else Idle |
-| open   | none   |                   |             | OpenStep or CloseTurn (see `_between`)|
-| open   | open   | not sent          |             | SendRequest(1)                        |
-| open   | open   | failed, will retry|             | AwaitRetry, then SendRequest(n + 1)   |
-| open   | open   | failed for good   |             | CloseStep, then CloseTurn(error)      |
-| open   | open   | answered          | unanswered  | RunTools                              |
-| open   | open   | answered          | all answered| CloseStep                             |
+| turn   | step   | request           | calls        | then                                   |
+|--------|--------|-------------------|--------------|----------------------------------------|
+| closed |        |                   |              | open a turn if next_turn waits, else Idle |
+| open   | none   |                   |              | open a step or close the turn (`_between_steps`) |
+| open   | open   | not sent          |              | SendRequest(1)                         |
+| open   | open   | failed, will retry|              | SendRequest(n + 1, delay)              |
+| open   | open   | failed for good   |              | close the step, then the turn          |
+| open   | open   | answered          | unanswered   | RunTools                               |
+| open   | open   | answered          | all answered | close the step                         |
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import isfinite
+
 from attrs import frozen
 
+from flightlog.core.fold import fold
 from flightlog.core.limits import Limits
 from flightlog.core.state import Call, Pending, State, Step
 from flightlog_hookspecs.errors import InvariantViolation
@@ -24,6 +28,7 @@ from flightlog_hookspecs.events import (
     RequestFailed,
     RequestRetry,
     Slot,
+    StepEnd,
     StepStart,
     TurnEnd,
     TurnStart,
@@ -37,8 +42,8 @@ class Idle:
 
 
 @frozen
-class Open:
-    """Open a turn or a step: `events` are one append (claims, brackets and user messages)."""
+class Append:
+    """Write `events`: brackets open and close and messages enter, without any effect."""
 
     events: tuple[Event, ...]
 
@@ -58,27 +63,29 @@ class RunTools:
     calls: tuple[Call, ...]
 
 
-@frozen
-class CloseStep:
-    """Close the step; with `end`, close the turn in the same append."""
-
-    end: TurnEnd | None = None
+Action = Idle | Append | SendRequest | RunTools
 
 
-@frozen
-class CloseTurn:
-    """Close the turn."""
+def follow(state: State, seq: int, events: Sequence[Event], limits: Limits) -> tuple[Event, ...]:
+    """`events`, to be written behind row `seq`, and all that follows from them without an effect.
 
-    end: TurnEnd
-
-
-Action = Idle | Open | SendRequest | RunTools | CloseStep | CloseTurn
+    They go into the log as one append: fewer commits, and no crash can fall between them.
+    """
+    following: list[Event] = []
+    while events:
+        for event in events:
+            seq += 1
+            state = fold(state, event, seq, state.epoch)
+        following += events
+        action = plan(state, limits)
+        events = action.events if isinstance(action, Append) else ()
+    return tuple(following)
 
 
 def plan(state: State, limits: Limits) -> Action:
     """The next action. Pure: the same state and limits always give the same action."""
     if not state.turn_open:
-        return Open((TurnStart(), *_claims(state, new_turn=True))) if state.next_turn else Idle()
+        return Append((TurnStart(), *_claims(state, new_turn=True))) if state.next_turn else Idle()
     step = state.step
     if step is None:
         return _between_steps(state, limits)
@@ -89,11 +96,11 @@ def plan(state: State, limits: Limits) -> Action:
             return SendRequest(step.retry.attempt, step.retry.delay_ms)
         case "failed":
             assert step.failed is not None, "phase failed carries the failure"
-            return CloseStep(_failed_end(step.failed))
+            return Append((StepEnd(), _failed_end(step.failed)))
         case "answered" if step.unanswered:
             return RunTools(step.unanswered)
         case "answered":
-            return CloseStep(_end_after(state, step))
+            return Append((StepEnd(),))
         case "open":
             # Only a crash leaves an attempt open. `on_crash="close"` has ended it before planning;
             # `on_crash="continue"` will end it here with request/failed{interrupted} and go on.
@@ -105,7 +112,7 @@ def retry_after(failed: RequestFailed, retry_after_s: float | None, limits: Limi
     if not failed.retryable or failed.attempt >= limits.attempts_per_step:
         return None
     delay_ms = min(limits.retry_base_ms * 2 ** (failed.attempt - 1), limits.retry_max_ms)
-    if retry_after_s is not None:
+    if retry_after_s is not None and isfinite(retry_after_s):
         delay_ms = max(delay_ms, round(retry_after_s * 1000))
     return RequestRetry(attempt=failed.attempt + 1, delay_ms=delay_ms)
 
@@ -114,10 +121,10 @@ def _between_steps(state: State, limits: Limits) -> Action:
     last = state.last_step
     end = _end_after(state, last) if last else None
     if end is not None:
-        return CloseTurn(end)
+        return Append((end,))
     if state.steps >= limits.steps_per_turn:
-        return CloseTurn(TurnEnd(reason="max_steps", message=f"{state.steps} steps"))
-    return Open(_claims(state, new_turn=False))
+        return Append((TurnEnd(reason="max_steps", message=f"{state.steps} steps"),))
+    return Append(_claims(state, new_turn=False))
 
 
 def _end_after(state: State, step: Step) -> TurnEnd | None:

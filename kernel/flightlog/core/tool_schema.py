@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from attrs import field, frozen
 
 from flightlog.core import canonical
 from flightlog_hookspecs.errors import BadPayload, UsageError
 from flightlog_hookspecs.events import ToolSpec
-from flightlog_hookspecs.tools import Tool, ToolContext
+from flightlog_hookspecs.tools import Effect, Isolation, Mode, Tool, ToolContext
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
 _NAME_MAX_CHARS = 64
+_COMPLAINT_MAX_CHARS = 300
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -53,7 +54,7 @@ class PreparedTool:
             raise BadArguments(f"The arguments must be a JSON object, not {type(value).__name__}.")
         errors = sorted(self.validator.iter_errors(value), key=lambda error: error.json_path)
         if errors:
-            listed = "; ".join(f"{error.json_path}: {error.message}" for error in errors[:5])
+            listed = "; ".join(f"{error.json_path}: {error.message:.{_COMPLAINT_MAX_CHARS}}" for error in errors[:5])
             raise BadArguments(f"The arguments do not fit the schema of {self.spec.name!r}: {listed}")
         return self.convert(value)
 
@@ -66,43 +67,57 @@ def prepare(tool: Tool, plugin: str, plugin_version: str) -> PreparedTool:
     """Check `tool` and complete it. Raises `UsageError` naming what is wrong with it."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
+    from referencing import Registry
 
-    _check_names(tool)
+    _check_fields(tool)
     wants_context, parameters = _signature(tool)
+    schema: Any
     convert: Callable[[dict[str, Any]], dict[str, Any]]
     if tool.parameters is None:
         schema, convert = _derive(tool, parameters)
     else:
-        schema, convert = canonical.plain(tool.parameters), _as_is
+        schema, convert = tool.parameters, _as_is
     description = tool.description or _summary(tool)
     if not description:
         raise UsageError(f"tool {tool.name!r} has no description: give its function a docstring")
     try:
+        schema = canonical.plain(schema)
         text = canonical.dumps(schema)
         Draft202012Validator.check_schema(schema)
     except (SchemaError, BadPayload) as error:
         reason = error.message if isinstance(error, SchemaError) else str(error)
         raise UsageError(f"tool {tool.name!r}: its parameters are not a JSON Schema 2020-12: {reason}") from None
-    if schema.get("type") != "object":
+    if not isinstance(schema, dict) or schema.get("type") != "object":
         raise UsageError(f"tool {tool.name!r}: its parameters must be a schema of type 'object'")
+    _check_references(tool, schema)
     return PreparedTool(
         tool=tool,
         spec=ToolSpec(name=tool.name, description=description, parameters=text),
         plugin=plugin,
         plugin_version=plugin_version,
         wants_context=wants_context,
-        validator=Draft202012Validator(schema),
+        # An empty registry: nothing is ever fetched to judge arguments.
+        validator=Draft202012Validator(schema, registry=Registry()),
         convert=convert,
     )
 
 
-def _check_names(tool: Tool) -> None:
+def _check_fields(tool: Tool) -> None:
+    if not callable(tool.body):
+        raise UsageError(f"tool {tool.name!r}: its body {tool.body!r:.100} is not callable")
     if not tool.name.replace("-", "_").isidentifier() or len(tool.name) > _NAME_MAX_CHARS or not tool.name.isascii():
         raise UsageError(
             f"tool name {tool.name!r} must be 1 to 64 ASCII letters, digits, '_' or '-', not starting with a digit"
         )
-    if tool.timeout_s <= 0:
-        raise UsageError(f"tool {tool.name!r}: timeout_s must be positive")
+    if not isinstance(tool.description, str):
+        raise UsageError(f"tool {tool.name!r}: its description must be a string")
+    if type(tool.timeout_s) not in (int, float) or not tool.timeout_s > 0:
+        raise UsageError(f"tool {tool.name!r}: timeout_s must be a positive number of seconds")
+    for name, kinds in (("mode", Mode), ("effect", Effect), ("isolation", Isolation)):
+        if getattr(tool, name) not in get_args(kinds):
+            raise UsageError(
+                f"tool {tool.name!r}: {name} must be one of {get_args(kinds)}, not {getattr(tool, name)!r}"
+            )
     if tool.isolation == "process":
         module, name = getattr(tool.body, "__module__", ""), getattr(tool.body, "__qualname__", "")
         if inspect.iscoroutinefunction(tool.body) or "<" in name or module in ("", "__main__"):
@@ -111,8 +126,32 @@ def _check_names(tool: Tool) -> None:
             )
 
 
+def _check_references(tool: Tool, schema: dict[str, Any]) -> None:
+    """Raise `UsageError` for a `$ref` that leads nowhere: it would only show when a call is judged."""
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
+    root = DRAFT202012.create_resource(schema)
+    resolver = Registry().with_resource("", root).resolver()
+    waiting = [root]
+    while waiting:
+        resource = waiting.pop()
+        waiting += resource.subresources()
+        if isinstance(resource.contents, dict) and (reference := resource.contents.get("$ref")):
+            try:
+                resolver.lookup(reference)
+            except Unresolvable:
+                raise UsageError(
+                    f"tool {tool.name!r}: its parameters refer to {reference!r}, which is not in them"
+                ) from None
+
+
 def _signature(tool: Tool) -> tuple[bool, list[inspect.Parameter]]:
-    parameters = list(inspect.signature(tool.body).parameters.values())
+    try:
+        parameters = list(inspect.signature(tool.body).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"tool {tool.name!r}: its signature cannot be read: {error}") from None
     wants_context = bool(parameters) and parameters[0].name == "context"
     named = parameters[1:] if wants_context else parameters
     for parameter in named:
@@ -133,7 +172,7 @@ def _derive(
 
     try:
         hints = get_type_hints(tool.body, include_extras=True)
-    except NameError as error:
+    except Exception as error:  # annotations are code of the author's
         raise UsageError(f"tool {tool.name!r}: an annotation cannot be resolved: {error}") from None
     described = {entry.arg_name: entry.description for entry in parse(inspect.getdoc(tool.body) or "").params}
     fields: list[Any] = []
@@ -151,8 +190,9 @@ def _derive(
     try:
         struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
         (whole,), definitions = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
-    except TypeError as error:
-        raise UsageError(f"tool {tool.name!r}: its signature has no JSON Schema: {error}") from None
+    except (TypeError, ValueError) as error:
+        reason = str(error).splitlines()[-1]
+        raise UsageError(f"tool {tool.name!r}: its signature has no JSON Schema: {reason}") from None
     own = definitions.pop(whole["$ref"].rpartition("/")[2])
     own.pop("title", None)
     for name, text in described.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import trio
 
+from flightlog.core.canonical import paired
 from flightlog.core.repair import Unstarted, closing
 from flightlog.core.state import State
 from flightlog.runtime.journal import Journal
@@ -37,7 +38,7 @@ def streamed_text(store: Store, session: str, key: int, state: State) -> tuple[T
         delta = _delta(store, session, row)
         if delta is not None and delta.type == "text":
             texts[delta.block] = texts.get(delta.block, "") + "".join(piece.text for piece in delta.pieces)
-    return tuple(TextBlock(text=texts[block]) for block in sorted(texts))
+    return tuple(TextBlock(text=paired(texts[block])) for block in sorted(texts))
 
 
 def _delta(store: Store, session: str, row: EventRow) -> AssistantDelta | None:

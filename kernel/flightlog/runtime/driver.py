@@ -6,31 +6,31 @@ It has no opinion of its own: what happens is decided by `core/plan.py`, how a t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 
 from flightlog.core.history import EncodedRequest, Place, Prefix
 from flightlog.core.limits import Limits
-from flightlog.core.plan import CloseStep, CloseTurn, Idle, Open, RunTools, SendRequest, plan, retry_after
+from flightlog.core.plan import Append, Idle, RunTools, SendRequest, follow, plan, retry_after
 from flightlog.core.request import assert_request_reconstructable, changes
 from flightlog.core.state import Call
 from flightlog.runtime.closing import close_turn
-from flightlog.runtime.error_groups import leaves
+from flightlog.runtime.error_groups import described, leaves
 from flightlog.runtime.journal import Journal
-from flightlog.runtime.model_call import call_model
+from flightlog.runtime.model_call import DeltaRecorder, call_model
 from flightlog.runtime.plugins import Registry
 from flightlog.runtime.tool_runner import ToolRunner
-from flightlog.store.codec import decode_message
+from flightlog.store.codec import EventRow, decode, decode_message
 from flightlog_hookspecs.adapters import Adapter, Request
 from flightlog_hookspecs.errors import FlightlogError, PluginError, ProviderError, StoreError
 from flightlog_hookspecs.events import (
+    Event,
     Head,
     Message,
     RequestFailed,
     RequestHeader,
     RequestSent,
-    StepEnd,
     TurnEnd,
 )
 
@@ -59,6 +59,7 @@ class Driver:
         self._workspace = workspace
         self._protected = protected
         self._encoded: EncodedRequest | None = None
+        self._proven_header: RequestHeader | None = None
         self._scope: trio.CancelScope | None = None
         self._cause = ""
 
@@ -80,15 +81,24 @@ class Driver:
         with self._scope:
             self._cause = ""
             try:
-                await self._loop()
-            except BaseException as error:
-                end = _end_for(leaves(error), self._cause)
-                if end is not None:
-                    await close_turn(self._journal, end)
-                if not isinstance(error, FlightlogError) or isinstance(error, StoreError):
-                    raise
+                while not await self._loop_contained():
+                    pass
             finally:
                 self._scope = None
+
+    async def _loop_contained(self) -> bool:
+        """Loop until idle. False when a fault of a plugin ended a turn, and what waits is still to be run."""
+        try:
+            await self._loop()
+        except BaseException as error:
+            in_turn = self._journal.state.turn_open
+            end = _end_for(leaves(error), self._cause)
+            if end is not None:
+                await close_turn(self._journal, end)
+            if not in_turn or not isinstance(error, FlightlogError) or isinstance(error, StoreError):
+                raise
+            return False
+        return True
 
     async def _loop(self) -> None:
         journal = self._journal
@@ -96,19 +106,22 @@ class Driver:
             match plan(journal.state, self._limits):
                 case Idle():
                     return
-                case Open(events=events):
-                    await journal.append(*events)
+                case Append(events=events):
+                    await self._write(*events)
                 case SendRequest(attempt=attempt, delay_ms=delay_ms):
-                    await trio.sleep(delay_ms / 1000)
+                    if delay_ms:
+                        await trio.sleep(delay_ms / 1000)
                     await self._request(attempt)
                 case RunTools(calls=calls):
                     await self._run_tools(calls)
-                case CloseStep(end=None):
-                    await journal.append(StepEnd())
-                case CloseStep(end=TurnEnd() as end):
-                    await journal.append(StepEnd(), end, barrier=True)
-                case CloseTurn(end=end):
-                    await journal.append(end, barrier=True)
+
+    async def _write(self, *events: Event, times_us: Sequence[int] = ()) -> None:
+        """Commit `events` together with all that follows from them; a turn's end is a barrier."""
+        journal = self._journal
+        following = follow(journal.state, journal.seq, events, self._limits)
+        await journal.append(
+            *following, times_us=times_us, barrier=any(isinstance(event, TurnEnd) for event in following)
+        )
 
     async def _run_tools(self, calls: tuple[Call, ...]) -> None:
         runner = ToolRunner(
@@ -129,15 +142,22 @@ class Driver:
             sha256=encoded.digest,
         )
         await journal.append(sent, barrier=True)
+        journal.store.check_alive()  # another session's fault may have stopped it since
         journal.on_boundary("request", journal.session, journal.seq)
         request = Request(head=head, messages=Prefix(encoded.messages), fragments=Prefix(encoded.fragments))
-        answer = await call_model(journal, adapter, request, attempt, self._limits)
-        if not isinstance(answer, ProviderError):
-            await journal.append(answer)
-            return
-        failed = RequestFailed(attempt=attempt, failure=answer.kind, message=answer.message, retryable=answer.retryable)
-        retry = retry_after(failed, answer.retry_after_s, self._limits)
-        await journal.append(failed, *([retry] if retry else []))
+        recorder = DeltaRecorder(journal, attempt, self._limits.delta_flush_ms)
+        answer = await call_model(journal, adapter, request, recorder, self._limits)
+        ending: list[Event] = []
+        if isinstance(answer, ProviderError):
+            failed = RequestFailed(
+                attempt=attempt, failure=answer.kind, message=answer.message, retryable=answer.retryable
+            )
+            retry = retry_after(failed, answer.retry_after_s, self._limits)
+            ending += [failed, retry] if retry else [failed]
+        else:
+            ending.append(answer)
+        deltas, times_us = recorder.drain()
+        await self._write(*deltas, *ending, times_us=times_us)
 
     async def _current_head(self) -> Head:
         """The head in force. A changed one starts a new generation, at the first request of a turn only."""
@@ -157,20 +177,30 @@ class Driver:
         """The request, encoded; proven to be what the log says. See `assert_request_reconstructable`."""
         journal = self._journal
         encoded = self._encoded
-        if encoded is None:
+        if encoded is None or encoded.head != head:
+            # A new head generation: the same messages behind another head, compared and encoded afresh.
             encoded = EncodedRequest(head, _encoder(adapter))
         known = len(encoded.messages)
         new = journal.history.since(known)
         last_place = journal.history.place(known - 1) if known else 0
-        assert_request_reconstructable(journal.state.header, head, new, self._in_log(last_place))
-        if encoded.head != head:
-            # A new head generation: the same messages behind another head, encoded afresh.
-            encoded = EncodedRequest(head, _encoder(adapter))
-            new = journal.history.since(0)
+        assert_request_reconstructable(self._logged_header(), head, new, self._in_log(last_place))
+        self._encoded = None  # an encoder that fails halfway leaves nothing to build on
         for _, message in new:
             encoded.add(message)
         self._encoded = encoded
         return encoded
+
+    def _logged_header(self) -> RequestHeader | None:
+        """The header in force as the log has it, read once per generation; None when there is none."""
+        journal = self._journal
+        header = journal.state.header
+        if header is None or header is not self._proven_header:
+            rows = journal.store.read("event_at", journal.key, journal.state.header_seq)
+            event = decode(EventRow(*rows[0]), journal.session, journal.store.blob).event if rows else None
+            if event != header or not isinstance(event, RequestHeader):
+                return event if isinstance(event, RequestHeader) else None
+            self._proven_header = header
+        return header
 
     def _in_log(self, after_place: int) -> list[tuple[Place, Message]]:
         store = self._journal.store
@@ -196,8 +226,13 @@ def _end_for(errors: list[BaseException], cause: str) -> TurnEnd | None:
 def _encoder(adapter: Adapter) -> Callable[[Head | Message], bytes]:
     def encode(part: Head | Message) -> bytes:
         try:
-            return adapter.encode(part)
-        except Exception as error:
-            raise PluginError(adapter.name, "encode", f"{type(error).__name__}: {error}") from error
+            fragment = adapter.encode(part)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise PluginError(adapter.name, "encode", described(error)) from error
+        if type(fragment) is not bytes:
+            raise PluginError(adapter.name, "encode", f"returned {type(fragment).__name__}, not bytes")
+        return fragment
 
     return encode

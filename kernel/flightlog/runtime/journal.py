@@ -5,7 +5,8 @@ An append is checked against the law, folded, encoded, committed, and only then 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain, repeat
 
 import trio
 from attrs import frozen
@@ -20,7 +21,7 @@ from flightlog.store.codec import Encoded, encode
 from flightlog.store.connection import Busy
 from flightlog.store.replay import Replay
 from flightlog.store.store import Blob, Store
-from flightlog_hookspecs.errors import InvariantViolation, StoreError
+from flightlog_hookspecs.errors import InvariantViolation
 from flightlog_hookspecs.events import Event, Record, SessionOpened
 
 
@@ -31,6 +32,10 @@ class HeadToken:
     session: str
     seq: int
     digest: str
+
+
+Due = Event | Callable[[State], Event]
+"""An event to append, or a function that makes it of the state it will follow: appends may have to wait."""
 
 
 class Journal:
@@ -56,44 +61,55 @@ class Journal:
 
     async def append(
         self,
-        *events: Event,
+        *events: Due,
         barrier: bool = False,
-        times_us: Sequence[int] | None = None,
+        times_us: Sequence[int] = (),
         blobs: Sequence[Blob] = (),
     ) -> tuple[Record, ...]:
         """Commit `events` as one: all of them or none. Returns once they are durable.
 
         Cancelling does not interrupt it: saving is never cancelled by cancelling. `times_us` are the
-        events' own times, the clock's by default. Raises `InvariantViolation` when one may not follow
+        first events' own times, the clock's for all further ones. Raises `InvariantViolation` when one may not follow
         the log, `BadPayload` when one cannot be kept, else a `StoreError`; then nothing was written.
         """
+        # A commit is shorter than a round of the loop, so there is no checkpoint unless one must wait.
+        if not self._lock.locked():
+            try:
+                return self._append(events, times_us, blobs, barrier=barrier)
+            except Busy:
+                pass
         with trio.CancelScope(shield=True):
-            # No checkpoint while nobody else is appending: a commit is shorter than a round of the loop.
-            try:
-                self._lock.acquire_nowait()
-            except trio.WouldBlock:
-                await self._lock.acquire()
-            try:
-                records = await self._append(events, times_us, blobs, barrier=barrier)
-            finally:
-                self._lock.release()
+            async with self._lock:
+                records = await self._append_when_free(events, times_us, blobs, barrier=barrier)
         return records
 
-    async def _append(
-        self, events: Sequence[Event], times_us: Sequence[int] | None, blobs: Sequence[Blob], *, barrier: bool
+    async def _append_when_free(
+        self, events: Sequence[Due], times_us: Sequence[int], blobs: Sequence[Blob], *, barrier: bool
     ) -> tuple[Record, ...]:
-        times_us = times_us or [self.clock.now_us()] * len(events)
+        give_up = trio.current_time() + BUSY_WAIT_MAX_S
+        while trio.current_time() < give_up:
+            try:
+                return self._append(events, times_us, blobs, barrier=barrier)
+            except Busy:
+                await trio.sleep(BUSY_POLL_S)
+        raise self.store.stop(f"another process has held the write lock for {BUSY_WAIT_MAX_S:.0f} s")
+
+    def _append(
+        self, events: Sequence[Due], times_us: Sequence[int], blobs: Sequence[Blob], *, barrier: bool
+    ) -> tuple[Record, ...]:
+        now_us = self.clock.now_us()
         state, digest = self.state, self._digest
         records: list[Record] = []
         rows: list[Encoded] = []
-        for seq, (event, at_us) in enumerate(zip(events, times_us, strict=True), self.seq + 1):
+        for seq, (due, at_us) in enumerate(zip(events, chain(times_us, repeat(now_us)), strict=False), self.seq + 1):
+            event = due(state) if callable(due) else due
             record = self._record(state, event, seq, at_us)
             encoded = encode(record, self.key, self.uid, digest)
             state, digest = fold(state, event, seq, record.epoch), encoded.row.digest
             records.append(record)
             rows.append(encoded)
         self.on_boundary("commit", self.session, records[-1].seq)
-        await self._commit(rows, blobs, barrier=barrier)
+        self.store.commit(rows, blobs, barrier=barrier)
         self.state, self._digest, self.seq = state, digest, records[-1].seq
         for record in records:
             self.history.add(record.event, record.seq)
@@ -108,17 +124,3 @@ class Journal:
         except Illegal as error:
             raise InvariantViolation(f"session {self.session!r}, seq {seq}: {error}") from None
         return Record(session=self.session, seq=seq, at_us=at_us, turn=turn, step=step, epoch=epoch, event=event)
-
-    async def _commit(self, rows: Sequence[Encoded], blobs: Sequence[Blob], *, barrier: bool) -> None:
-        give_up = trio.current_time() + BUSY_WAIT_MAX_S
-        while True:
-            try:
-                self.store.commit(rows, blobs, barrier=barrier)
-            except Busy:
-                if trio.current_time() > give_up:
-                    raise StoreError(
-                        f"{self.store.path}: another process has held the write lock for {BUSY_WAIT_MAX_S:.0f} s"
-                    ) from None
-                await trio.sleep(BUSY_POLL_S)
-            else:
-                return

@@ -2,42 +2,49 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from itertools import groupby
+from operator import itemgetter
+from typing import get_args
 
 import trio
 
 from flightlog.core.assembler import Assembler
-from flightlog.core.limits import Limits
-from flightlog.runtime.error_groups import single_error, unwrapped
+from flightlog.core.limits import RETRY_WISH_MAX_S, Limits
+from flightlog.runtime.error_groups import described, leaves, single_error, unwrapped
 from flightlog.runtime.journal import Journal
 from flightlog_hookspecs.adapters import Adapter, Request
 from flightlog_hookspecs.content import BlockType
-from flightlog_hookspecs.errors import ProviderError
+from flightlog_hookspecs.errors import FailureKind, ProviderError
 from flightlog_hookspecs.events import AssistantDelta, AssistantMessage, DeltaPiece
+from flightlog_hookspecs.stream import BlockEvent
 
 
 async def call_model(
-    journal: Journal, adapter: Adapter, request: Request, attempt: int, limits: Limits
+    journal: Journal, adapter: Adapter, request: Request, recorder: DeltaRecorder, limits: Limits
 ) -> AssistantMessage | ProviderError:
-    """Make attempt `attempt`; the failure is a value. Deltas reach the log as they arrive.
+    """Make one attempt; the failure is a value. Deltas reach the log as they arrive.
 
-    However it ends, also by a cancel, every delta that arrived is in the log when it returns.
+    The last of them wait in `recorder`, to be written with what the attempt came to. When it is
+    cancelled they are written before it returns.
     """
-    recorder = DeltaRecorder(journal, attempt, limits.delta_flush_ms)
     assembler = Assembler()
     failure: ProviderError | None = None
     try:
         with single_error():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(recorder.flush_late)
-                failure = await _stream(adapter, request, attempt, limits, assembler, recorder, journal)
+                failure = await _stream(adapter, request, limits, assembler, recorder, journal)
                 nursery.cancel_scope.cancel()
-    finally:
+    except BaseException:
         await recorder.flush()
+        raise
     if failure:
         return failure
     try:
-        return assembler.message(attempt)
+        return assembler.message(recorder.attempt)
     except ProviderError as error:
         return error
 
@@ -45,36 +52,63 @@ async def call_model(
 async def _stream(
     adapter: Adapter,
     request: Request,
-    attempt: int,
     limits: Limits,
     assembler: Assembler,
     recorder: DeltaRecorder,
     journal: Journal,
 ) -> ProviderError | None:
     """Feed the stream to assembler and recorder. Returns the failure, None for a clean end."""
+    renew_at = 0.0
     with trio.move_on_after(limits.model_idle_s) as idle:
         try:
-            async with adapter.stream(request, attempt) as events:
+            async with adapter.stream(request, recorder.attempt) as events, _hung_up(events):
                 async for event in events:
-                    idle.deadline = trio.current_time() + limits.model_idle_s
+                    # Moving a deadline costs as much as everything else here, so it is not moved each time.
+                    if (now := trio.current_time()) >= renew_at:
+                        idle.deadline = now + limits.model_idle_s
+                        renew_at = now + limits.model_idle_s / 100
                     delta = assembler.push(event)
                     if delta:
                         recorder.take(*delta)
                         journal.on_boundary("delta", journal.session, journal.seq)
                     if assembler.finished:
                         break
-        except (Exception, SystemExit, GeneratorExit) as error:
-            return _failure_of(error)
-    if idle.cancelled_caught:
+        except BaseException as error:
+            if any(isinstance(leaf, (trio.Cancelled, KeyboardInterrupt)) for leaf in leaves(error)):
+                raise
+            # Many libraries answer a cancel with an error of their own; it is a cancel all the same.
+            if not idle.cancel_called:
+                await trio.lowlevel.checkpoint_if_cancelled()
+                return None if assembler.finished else _failure_of(error)
+    if idle.cancel_called and not assembler.finished:
         return ProviderError("timeout", f"nothing arrived for {limits.model_idle_s:g} s")
     return None
 
 
+@asynccontextmanager
+async def _hung_up(events: AsyncIterator[BlockEvent]) -> AsyncIterator[None]:
+    """Close a generator that was left before its end, rather than leave that to the garbage collector."""
+    try:
+        yield
+    finally:
+        if close := getattr(events, "aclose", None):
+            await close()
+
+
 def _failure_of(error: BaseException) -> ProviderError:
+    """What the log can keep of `error`: adapters raise anything, also a `ProviderError` full of nonsense."""
     error = unwrapped(error)
-    if isinstance(error, ProviderError):
-        return error
-    return ProviderError("adapter", f"the adapter failed: {type(error).__name__}: {error}")
+    if not isinstance(error, ProviderError):
+        return ProviderError("adapter", f"the adapter failed: {described(error)}")
+    kind: FailureKind = error.kind if error.kind in get_args(FailureKind) else "adapter"
+    wish = error.retry_after_s
+    sensible = isinstance(wish, (int, float)) and 0 <= wish < math.inf
+    return ProviderError(
+        kind,
+        error.message if type(error.message) is str else described(error),
+        retryable=error.retryable is True,
+        retry_after_s=min(wish, RETRY_WISH_MAX_S) if wish is not None and sensible else None,
+    )
 
 
 class DeltaRecorder:
@@ -82,7 +116,7 @@ class DeltaRecorder:
 
     def __init__(self, journal: Journal, attempt: int, flush_ms: int) -> None:
         self._journal = journal
-        self._attempt = attempt
+        self.attempt = attempt
         self._flush_s = flush_ms / 1000
         self._waiting: list[tuple[int, BlockType, int, str]] = []
         self._filled = trio.Event()
@@ -100,18 +134,22 @@ class DeltaRecorder:
             await self.flush()
 
     async def flush(self) -> None:
-        """Commit what is waiting: one event per block and run, no fsync."""
-        if not self._waiting:
-            return
+        """Commit what is waiting, without an fsync."""
+        events, times_us = self.drain()
+        if events:
+            await self._journal.append(*events, times_us=times_us)
+
+    def drain(self) -> tuple[list[AssistantDelta], list[int]]:
+        """Take what is waiting: one event per block and run, and the time of each."""
         waiting, self._waiting, self._filled = self._waiting, [], trio.Event()
         events, times_us = [], []
-        for (block, block_type), run in groupby(waiting, key=lambda delta: delta[:2]):
+        for (block, block_type), run in groupby(waiting, key=itemgetter(0, 1)):
             deltas = list(run)
             start_us = deltas[0][2]
             # A wall clock that jumps back must not give a delta a time before its row's.
             pieces = tuple(
                 DeltaPiece(at_ms=max(0, at_us - start_us) // 1000, text=text) for _, _, at_us, text in deltas
             )
-            events.append(AssistantDelta(attempt=self._attempt, block=block, type=block_type, pieces=pieces))
+            events.append(AssistantDelta(attempt=self.attempt, block=block, type=block_type, pieces=pieces))
             times_us.append(start_us)
-        await self._journal.append(*events, times_us=times_us)
+        return events, times_us

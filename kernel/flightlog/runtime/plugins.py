@@ -13,6 +13,7 @@ import pluggy
 from attrs import define, field, frozen
 
 from flightlog.core.tool_schema import PreparedTool, prepare
+from flightlog.runtime.error_groups import described
 from flightlog_hookspecs import specs
 from flightlog_hookspecs.adapters import Adapter
 from flightlog_hookspecs.errors import PluginError, UsageError
@@ -42,7 +43,7 @@ class Registry:
 
     def adapter_of(self, model: str) -> tuple[Adapter, str]:
         """The adapter of "adapter:model" and the model's own name. Raises `UsageError`."""
-        name, colon, rest = model.partition(":")
+        name, colon, rest = model.partition(":") if isinstance(model, str) else ("", "", "")
         if not colon or not rest:
             raise UsageError(f"model {model!r} is not of the form 'adapter:model', for example 'scripted:echo'")
         adapter = self.adapters.get(name)
@@ -64,8 +65,10 @@ class Registry:
 def _rendered(section: PromptSection) -> str:
     try:
         text = section.render()
-    except Exception as error:
-        raise PluginError(section.name, "render", f"{type(error).__name__}: {error}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise PluginError(section.name, "render", described(error)) from error
     if not isinstance(text, str):
         raise PluginError(section.name, "render", f"returned {type(text).__name__}, not a string")
     return text
@@ -82,8 +85,10 @@ def load_plugins(*, discover: bool, plugins: Sequence[object]) -> Registry:
         version = str(getattr(plugin, "__version__", ""))
         try:
             _enter(registry, plugin, PluginVersion(name=name, version=version))
-        except Exception as error:
-            raise PluginError(name, "registration", str(error)) from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise PluginError(name, "registration", described(error)) from error
     if discover:
         _discover(registry)
     return registry
@@ -100,9 +105,11 @@ def _discover(registry: Registry) -> None:
             plugin = entry.load()
             version = PluginVersion(name=entry.name, version=entry.dist.version if entry.dist else "")
             _enter(registry, plugin() if inspect.isclass(plugin) else plugin, version)
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             # Whatever an import or a hook does, it costs that plugin only.
-            registry.problems.append(PluginProblem(name=entry.name, error=f"{type(error).__name__}: {error}"))
+            registry.problems.append(PluginProblem(name=entry.name, error=described(error)))
 
 
 def _enter(registry: Registry, plugin: object, version: PluginVersion) -> None:

@@ -10,20 +10,21 @@ import json
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import trio
 
-from flightlog.core.limits import BUSY_POLL_S
+from flightlog.core.limits import BUSY_POLL_S, BUSY_WAIT_MAX_S
 from flightlog.runtime.clock import Boundary, Clock
 from flightlog.runtime.closing import close_turn
 from flightlog.runtime.journal import HeadToken, Journal
 from flightlog.store.codec import encode
 from flightlog.store.connection import Busy
-from flightlog.store.replay import replay
+from flightlog.store.replay import Replay, replay
 from flightlog.store.store import NewSession, SessionKey, Store
 from flightlog.version import __version__
-from flightlog_hookspecs.errors import HeadMismatch, SessionBusy
+from flightlog_hookspecs.errors import HeadMismatch, LogCorrupt, SessionBusy, StoreStopped
 from flightlog_hookspecs.events import PluginVersion, Record, SessionClosed, SessionCreated, SessionOpened, TurnEnd
 
 
@@ -47,6 +48,7 @@ async def open_session(
         raise _busy(store, name, found)
     try:
         loaded = replay(store, name, found.key, found.uid)
+        check_ending(loaded)
         if expect:
             check_token(store, found, expect)
         journal = Journal(store, found.key, loaded, clock, on_boundary)
@@ -63,12 +65,23 @@ async def open_session(
 
 
 async def close_session(journal: Journal) -> None:
-    """Leave the session: mark it as closed unless a turn is open, and give it back."""
+    """Leave the session: mark it as closed unless a turn is open, and give it back.
+
+    After a storage fault there is nothing more to write; whoever met it was told.
+    """
     try:
         if not journal.state.turn_open:
-            await journal.append(SessionClosed())
+            with suppress(StoreStopped):
+                await journal.append(SessionClosed())
     finally:
         journal.store.locks.release_session(journal.key)
+
+
+def check_ending(loaded: Replay) -> None:
+    """Raise `LogCorrupt` when the log ends inside an append: no death leaves it so, it was shortened."""
+    if loaded.state.claimed:
+        lost = loaded.state.claimed[0].message_id
+        raise LogCorrupt(loaded.session, loaded.seq, "claim-lost", f"message {lost!r} was claimed and never entered")
 
 
 def check_token(store: Store, found: SessionKey, expect: HeadToken) -> None:
@@ -93,10 +106,13 @@ async def _create(store: Store, name: str, title: str, clock: Clock) -> SessionK
         event=SessionCreated(uid=uid, title=title),
     )
     encoded = encode(first, 0, uid, b"")
+    give_up = trio.current_time() + BUSY_WAIT_MAX_S
     while (found := store.key_of(name)) is None:
         try:
             store.create_session(NewSession(name, uid), encoded)
         except Busy:
+            if trio.current_time() > give_up:
+                raise store.stop(f"another process has held the write lock for {BUSY_WAIT_MAX_S:.0f} s") from None
             await trio.sleep(BUSY_POLL_S)
     return found
 

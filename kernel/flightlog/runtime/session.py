@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 from attrs import frozen
 
+from flightlog.core.state import State
 from flightlog.runtime.driver import Driver
 from flightlog.runtime.journal import HeadToken, Journal
 from flightlog_hookspecs.content import Block, TextBlock, ThinkingBlock, ToolCallBlock, text_blocks
@@ -72,16 +73,17 @@ class Session:
         ):
             raise UsageError(f"a message is a string or a tuple of blocks, not {type(content).__name__}")
         message_id = self._journal.clock.new_id()
-        await self._journal.append(
-            InboxSplice(
+
+        def accepted(state: State) -> InboxSplice:
+            return InboxSplice(
                 slot="next_turn",
-                start=len(self._journal.state.next_turn),
+                start=len(state.next_turn),
                 message_id=message_id,
                 cause="accepted",
                 content=blocks,
-            ),
-            barrier=True,
-        )
+            )
+
+        await self._journal.append(accepted, barrier=True)
         self._wake.set()
         return Accepted(message_id=message_id, token=self._journal.token)
 
@@ -93,7 +95,8 @@ class Session:
         log cannot be written (reopen to resume) and `InvariantViolation` for a bug.
         """
         self._check_open()
-        before = self._journal.state.turn
+        state = self._journal.state
+        before = state.turn - state.turn_open  # a turn that is under way is one of those this call waits for
         while self._running is not None:
             await self._running.wait()
             if self._finished:
@@ -114,7 +117,8 @@ class Session:
         while True:
             self._wake = trio.Event()
             await self.run()
-            await self._wake.wait()
+            if not self._journal.state.next_turn:  # a cancelled turn leaves the queue behind it
+                await self._wake.wait()
 
     def cancel(self, cause: str = "user") -> bool:
         """End the running turn as aborted because of `cause`, keeping the queue. False when idle."""

@@ -8,8 +8,9 @@ from attrs import frozen
 
 from flightlog.core import canonical
 from flightlog.core.limits import Limits
+from flightlog.core.shape import misfit
 from flightlog.core.spill import decode, excerpt
-from flightlog_hookspecs.content import Block, text_blocks, text_of
+from flightlog_hookspecs.content import Block, TextBlock, text_blocks, text_of
 from flightlog_hookspecs.errors import BadPayload
 from flightlog_hookspecs.events import Spill
 from flightlog_hookspecs.tools import Outcome, ToolOutput
@@ -27,7 +28,12 @@ class Rendered:
 
 def failed(message: str, outcome: Outcome = "error") -> Rendered:
     """An end without output: `message` tells the model what happened."""
-    return Rendered(outcome=outcome, content=text_blocks(message))
+    return Rendered(outcome=outcome, content=_blocks(message))
+
+
+def told(message: str, limits: Limits) -> Rendered:
+    """An error in words that came from outside, and may be of any length."""
+    return rendered(ToolOutput(content=message, is_error=True), limits)
 
 
 def rendered(value: object, limits: Limits) -> Rendered:
@@ -39,8 +45,12 @@ def rendered(value: object, limits: Limits) -> Rendered:
     outcome: Outcome = "ok"
     exact, content = True, None
     match value:
+        case ToolOutput() if wrong := misfit(value):
+            return failed(f"The call ran, but its output's {wrong} is not what it must be. Its effects stand.")
         case ToolOutput():
-            content, outcome = value.content, "error" if value.is_error else "ok"
+            # Providers refuse empty text blocks.
+            content = tuple(block for block in value.content if block != TextBlock(text=""))
+            outcome = "error" if value.is_error else "ok"
             text = text_of(value.content)
             whole = _bytes_of(text)
         case bytes() | bytearray() | memoryview():
@@ -58,7 +68,7 @@ def rendered(value: object, limits: Limits) -> Rendered:
             "that can be kept. Its effects stand; ask for less."
         )
     if exact and len(text) <= limits.tool_output_max_chars:
-        return Rendered(outcome=outcome, content=content or text_blocks(text or "(no output)"))
+        return Rendered(outcome=outcome, content=_blocks(content or text or "(no output)"))
     digest = sha256(whole)
     note = f"blob {digest.hexdigest()}" + ("" if exact else f", {len(whole)} bytes of binary data, shown approximately")
     shown = excerpt(text, limits.tool_output_max_chars, note)
@@ -66,10 +76,14 @@ def rendered(value: object, limits: Limits) -> Rendered:
         shown = f"{text}\n[{note}]"
     return Rendered(
         outcome=outcome,
-        content=text_blocks(shown),
+        content=_blocks(shown),
         spill=Spill(sha256=digest.hexdigest(), bytes=len(whole), binary=not exact),
         blob=(digest.digest(), whole),
     )
+
+
+def _blocks(content: str | tuple[Block, ...]) -> tuple[Block, ...]:
+    return tuple(map(canonical.whole, text_blocks(content)))
 
 
 def _bytes_of(text: str) -> bytes:

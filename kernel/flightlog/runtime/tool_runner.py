@@ -7,9 +7,7 @@ run at all (unknown tool, bad arguments) only gets a result.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import trio
@@ -20,11 +18,12 @@ from flightlog.core.limits import Limits
 from flightlog.core.schedule import startable
 from flightlog.core.state import Call
 from flightlog.core.tool_schema import BadArguments, PreparedTool
-from flightlog.runtime.error_groups import single_error, unwrapped
+from flightlog.runtime.error_groups import described, single_error, unwrapped
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.plugins import Registry
-from flightlog.runtime.tool_output import Rendered, failed, rendered
+from flightlog.runtime.tool_output import Rendered, failed, rendered, told
 from flightlog.runtime.tool_process import ProcessFailed, run_in_process
+from flightlog.store.store import Blob
 from flightlog_hookspecs.errors import ToolError
 from flightlog_hookspecs.events import ToolCall, ToolResult
 from flightlog_hookspecs.tools import REPEATABLE, Tool, ToolContext
@@ -62,7 +61,6 @@ class ToolRunner:
         self._workspace = workspace
         self._protected = protected
         self._stopping = False
-        self._last_deadline = math.inf
         self._scopes: dict[int, trio.CancelScope] = {}
         self._finished: set[int] = set()
         self._changed = trio.Event()
@@ -74,58 +72,45 @@ class ToolRunner:
         """
         runnable, refused = self._sort(calls)
         if refused:
-            await self._journal.append(*refused)
+            results, blobs = zip(*refused, strict=True)
+            await self._journal.append(*results, blobs=[blob for blob in blobs if blob])
         if not runnable:
             return
-        done = trio.Event()
-
-        async def work() -> None:
-            with trio.CancelScope(shield=True):
-                await self._schedule(runnable)
-            done.set()
-
         with single_error():
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(work)
                 try:
-                    await done.wait()
+                    await self._schedule(nursery, runnable)
                 except trio.Cancelled:
-                    self._stop()
+                    self._stop()  # the nursery waits for the bodies, which are shielded
                     raise
 
-    def _sort(self, calls: Sequence[Call]) -> tuple[list[Runnable], list[ToolResult]]:
+    def _sort(self, calls: Sequence[Call]) -> tuple[list[Runnable], list[tuple[ToolResult, Blob | None]]]:
         runnable, refused = [], []
         for call in calls:
             prepared = self._registry.tools.get(call.name)
             if prepared is None:
                 known = ", ".join(sorted(self._registry.tools)) or "none"
                 end = failed(f"There is no tool named {call.name!r}. Available: {known}.")
-                refused.append(self._result(call, end, None, 0))
+                refused.append((self._result(call, end, None, 0), end.blob))
                 continue
             try:
                 arguments = prepared.arguments(call.arguments)
             except BadArguments as error:
-                refused.append(self._result(call, failed(str(error)), None, 0))
+                end = told(str(error), self._limits)
+                refused.append((self._result(call, end, None, 0), end.blob))
             else:
                 runnable.append(Runnable(call=call, prepared=prepared, arguments=arguments))
         return runnable, refused
 
-    async def _schedule(self, runnable: list[Runnable]) -> None:
+    async def _schedule(self, nursery: trio.Nursery, runnable: list[Runnable]) -> None:
         modes = [item.prepared.tool.mode for item in runnable]
-        async with trio.open_nursery() as nursery:
-            while len(self._finished) < len(runnable):
-                self._changed = trio.Event()
-                start = (
-                    ()
-                    if self._stopping
-                    else startable(modes, self._scopes.keys(), self._finished, self._limits.parallel_tools)
-                )
-                if start:
-                    await self._start(nursery, runnable, start)
-                elif not self._scopes:
-                    return  # stopped, and everything that was running has come to rest
-                else:
-                    await self._changed.wait()
+        while len(self._finished) < len(runnable):
+            self._changed = trio.Event()
+            start = startable(modes, self._scopes.keys(), self._finished, self._limits.parallel_tools)
+            if start:
+                await self._start(nursery, runnable, start)
+            else:
+                await self._changed.wait()
 
     async def _start(self, nursery: trio.Nursery, runnable: list[Runnable], start: Sequence[int]) -> None:
         """Commit the intents of one batch together, then start their bodies."""
@@ -133,11 +118,12 @@ class ToolRunner:
         records = await self._journal.append(*intents, barrier=True)
         for index, record, intent in zip(start, records, intents, strict=True):
             deadline = trio.current_time() + runnable[index].prepared.tool.timeout_s
-            self._scopes[index] = trio.CancelScope(deadline=min(deadline, self._last_deadline))
+            self._scopes[index] = trio.CancelScope(deadline=deadline, shield=True)
             nursery.start_soon(self._run_one, index, runnable[index], intent, record.seq)
 
     async def _run_one(self, index: int, item: Runnable, intent: ToolCall, call_seq: int) -> None:
         journal = self._journal
+        journal.store.check_alive()  # another session's fault may have stopped it since the intent was committed
         journal.on_boundary("tool", journal.session, call_seq)
         start_us = journal.clock.monotonic_us()
         end = await self._body(item, intent, self._scopes[index])
@@ -157,14 +143,13 @@ class ToolRunner:
                 value = await self._invoke(item, intent, scope)
                 return rendered(value, self._limits)
         except ToolError as error:
-            return failed(str(error))
+            return told(str(error), self._limits)
         except ProcessFailed as error:
             return failed(str(error)) if tool.effect in REPEATABLE else failed(f"{error} {repair.UNKNOWN}", "unknown")
         except (trio.Cancelled, KeyboardInterrupt):
             raise
         except BaseException as error:
-            inner = unwrapped(error)
-            return failed(f"{tool.name} failed: {type(inner).__name__}: {inner}")
+            return told(f"{tool.name} failed: {described(unwrapped(error))}", self._limits)
         return self._cut_off(tool)
 
     def _cut_off(self, tool: Tool) -> Rendered:
@@ -195,17 +180,17 @@ class ToolRunner:
             return await run_in_process(tool.body, leading, item.arguments)
         if inspect.iscoroutinefunction(tool.body):
             return await tool.body(*leading, **item.arguments)
-        value = await trio.to_thread.run_sync(
-            partial(tool.body, *leading, **item.arguments), abandon_on_cancel=True, limiter=self._threads
+        # Boxed, since trio refuses a coroutine as a thread's result: a wrapped async body returns one.
+        (value,) = await trio.to_thread.run_sync(
+            lambda: (tool.body(*leading, **item.arguments),), abandon_on_cancel=True, limiter=self._threads
         )
         return await value if inspect.isawaitable(value) else value
 
     def _stop(self) -> None:
         self._stopping = True
-        self._last_deadline = trio.current_time() + self._limits.cancel_grace_s
+        last = trio.current_time() + self._limits.cancel_grace_s
         for scope in self._scopes.values():
-            scope.deadline = min(scope.deadline, self._last_deadline)
-        self._changed.set()
+            scope.deadline = min(scope.deadline, last)
 
     def _intent(self, item: Runnable) -> ToolCall:
         call, tool, state = item.call, item.prepared.tool, self._journal.state

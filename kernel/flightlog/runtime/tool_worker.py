@@ -16,12 +16,14 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Read (sys.path, module, qualified name, leading, arguments), write ("ok" | "error" | "tool", value)."""
+    """Read (parent, sys.path, module, qualified name, arguments), write ("ok" | "error" | "tool", value)."""
     # Die with the kernel: an orphan's effect would come after recovery has called it unknown.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the body prints must not be taken for its answer
-    path, module, name, pickled = pickle.load(sys.stdin.buffer)  # noqa: S301  our own kernel's request
+    parent, path, module, name, pickled = pickle.load(sys.stdin.buffer)  # noqa: S301  our own kernel's request
+    if os.getppid() != parent:
+        os._exit(1)  # it died while we were starting, before it could take us with it
     sys.path[:] = path
     try:
         body: object = importlib.import_module(module)

@@ -14,13 +14,15 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple, get_args
 
 import cattrs
-from attrs import has
+from attrs import evolve, has
 from cattrs.strategies import configure_tagged_union
 
 from flightlog.core import canonical
 from flightlog.core.history import place_of
-from flightlog.core.limits import BLOB_MIN_BYTES
-from flightlog_hookspecs.content import Block, TextBlock, ThinkingBlock, ToolCallBlock
+from flightlog.core.limits import BLOB_MIN_BYTES, EXCERPT_CHARS
+from flightlog.core.shape import misfit
+from flightlog_hookspecs.content import Block, TextBlock, ThinkingBlock, ToolCallBlock, text_of
+from flightlog_hookspecs.errors import BadPayload
 from flightlog_hookspecs.events import (
     AssistantDelta,
     AssistantMessage,
@@ -44,7 +46,6 @@ from flightlog_hookspecs.events import (
 FORMAT: Final = 1
 """Version of the row format, covered by every digest."""
 
-_EXCERPT_CHARS: Final = 1000
 _BLOCK_TAGS: Final = {TextBlock: "text", ThinkingBlock: "thinking", ToolCallBlock: "tool_call"}
 _LIFTED_FIELD: Final = {"tool/call": "arguments", "request/failed": "message", "turn/end": "message"}
 
@@ -119,53 +120,58 @@ class Undecodable(Exception):
 
 def encode(record: Record, key: int, uid: str, previous: bytes) -> Encoded:
     """`record` as rows, chained to the row whose digest is `previous`. Raises `BadPayload`."""
-    data, text, pieces = _unstructured(record.event)
+    event = record.event
+    if isinstance(event, UnknownEvent) and not record.ignorable:
+        raise BadPayload("$", f"{event.kind!r} is unknown and not ignorable: nobody could read it back")
+    if wrong := misfit(event):
+        raise BadPayload(f"$.{wrong}", f"{event.kind} cannot hold this {type(getattr(event, wrong)).__name__} there")
+    data, words, pieces = _unstructured(event)
     blobs: list[tuple[bytes, bytes]] = []
-    text_blob: bytes | None = None
-    if text is not None and len(text) * 4 > BLOB_MIN_BYTES and len(raw := text.encode()) > BLOB_MIN_BYTES:
-        text_blob = sha256(raw).digest()
+    text, text_blob = words, None
+    if words is not None and (raw := _large(words)):
+        text, text_blob = words[:EXCERPT_CHARS], sha256(raw).digest()
         blobs.append((text_blob, raw))
-        text = text[:_EXCERPT_CHARS]
-    if len(data) * 4 > BLOB_MIN_BYTES and len(raw := data.encode()) > BLOB_MIN_BYTES:
+    if raw := _large(data):
         digest = sha256(raw).digest()
         blobs.append((digest, raw))
         data = '{"$blob":"' + digest.hex() + '"}'
-    event = record.event
     derived = _derived(event)
     place = place_of(event, record.seq)
-    row = EventRow(
-        key,
-        record.seq,
-        event.kind,
-        record.at_us,
-        record.turn,
-        record.step,
-        record.epoch,
-        int(record.ignorable),
-        derived.attempt,
-        derived.position,
-        place[0] if place else None,
-        *derived[2:],
-        text,
-        text_blob,
-        data,
-        b"",
-    )
-    return Encoded(row._replace(digest=chained(previous, uid, row)), tuple(blobs), pieces)
+    facts = (record.seq, event.kind, record.at_us, record.turn, record.step, record.epoch, int(record.ignorable))
+    shown = (derived.attempt, derived.position, place[0] if place else None, *derived[2:])
+    digest = _digest(previous, uid, facts, text, text_blob, data)
+    row = EventRow._make((key, *facts, *shown, text, text_blob, data, digest))
+    return Encoded(row, tuple(blobs), pieces)
+
+
+def _large(text: str) -> bytes | None:
+    """`text` encoded, if it is too large to stand in a row."""
+    if len(text) * 4 > BLOB_MIN_BYTES and len(raw := text.encode()) > BLOB_MIN_BYTES:
+        return raw
+    return None
 
 
 def chained(previous: bytes, uid: str, row: EventRow) -> bytes:
-    """The digest of `row`: sha256 over the digest before it and its stored facts, lengths stated.
+    """The digest `row` must have when the row before it has `previous`."""
+    return _digest(previous, uid, row[1:8], row.text, row.text_blob, row.data)
+
+
+def _digest(
+    previous: bytes, uid: str, facts: tuple[Any, ...], text: str | None, text_blob: bytes | None, data: str
+) -> bytes:
+    """sha256 over the digest before it and the row's stored facts, lengths stated.
 
     Derived columns and file-local keys stay out, so that export and import keep the chain.
     """
-    kind, data, text = row.kind.encode(), row.data.encode(), b"" if row.text is None else row.text.encode()
-    blob = row.text_blob or b""
-    facts = (
-        f"{FORMAT};{uid};{row.seq};{row.at};{row.turn};{row.step};{row.epoch};{row.ignorable};"
-        f"{len(kind)};{len(data)};{row.text is not None}{len(text)};{len(blob)};"
+    seq, kind, at, turn, step, epoch, ignorable = facts
+    kind, raw = kind.encode(), data.encode()
+    words = b"" if text is None else text.encode()
+    blob = text_blob or b""
+    stated = (
+        f"{FORMAT};{uid};{seq};{at};{turn};{step};{epoch};{ignorable};"
+        f"{len(kind)};{len(raw)};{text is not None}{len(words)};{len(blob)};"
     )
-    return sha256(b"".join((previous, facts.encode(), kind, data, text, blob))).digest()
+    return sha256(b"".join((previous, stated.encode(), kind, raw, words, blob))).digest()
 
 
 def decode(
@@ -175,21 +181,13 @@ def decode(
 
     Raises `Undecodable` unless every column is exactly what `encode` would write.
     """
-    cls = CLASS_OF_KIND.get(row.kind)
-    if cls is None:
-        if not row.ignorable:
-            raise Undecodable(
-                "kind-known", f"kind {row.kind!r} was written by a newer version of flightlog or a missing plugin"
-            )
-        event: Any = UnknownEvent(kind=row.kind, data=row.data)
-    else:
-        event = _structured(cls, row, blob, pieces)
-        place = place_of(event, row.seq)
-        derived = _derived(event)
-        stored = (row.attempt, row.position, *row[11:22])
-        if stored != derived or row.place != (place[0] if place else None):
-            names = [name for name, a, b in zip(Derived._fields, stored, derived, strict=True) if a != b] or ["place"]
-            raise Undecodable("columns-derived", f"column {names[0]} differs from the event it is derived from")
+    cls = CLASS_OF_KIND.get(row.kind, UnknownEvent)
+    if cls is UnknownEvent and not row.ignorable:
+        raise Undecodable(
+            "kind-known", f"kind {row.kind!r} was written by a newer version of flightlog or a missing plugin"
+        )
+    event = _structured(cls, row, blob, pieces)
+    _compare(event, row)
     return Record(
         session=session,
         seq=row.seq,
@@ -202,41 +200,67 @@ def decode(
     )
 
 
+def _compare(event: Event, row: EventRow) -> None:
+    """Raise `Undecodable` unless the columns of `row` are those that `event` is written with."""
+    place = place_of(event, row.seq)
+    if row.place != (place[0] if place else None):
+        raise Undecodable("columns-derived", "column place differs from the event it is derived from")
+    if isinstance(event, UnknownEvent):
+        return  # what a newer version shows in its columns is not for this one to judge
+    derived = _derived(event)
+    stored = (row.attempt, row.position, *row[11:22])
+    if stored != derived:
+        names = [name for name, a, b in zip(Derived._fields, stored, derived, strict=True) if a != b]
+        raise Undecodable("columns-derived", f"column {names[0]} differs from the event it is derived from")
+    text = words = _words(event)
+    raw = None if words is None else _large(words)
+    if words is not None and raw is not None:
+        text = words[:EXCERPT_CHARS]
+    if row.text != text or row.text_blob != (sha256(raw).digest() if raw else None):
+        raise Undecodable("columns-derived", "column text differs from the event's words")
+
+
+def _words(event: Event) -> str | None:
+    """What stands in `text`: the words of a message, the arguments of a call, the message of an error."""
+    if (content := getattr(event, "content", None)) is not None:
+        return canonical.displayed(text_of(content))
+    name = _LIFTED_FIELD.get(event.kind)
+    return canonical.displayed(getattr(event, name)) or None if name else None
+
+
 def decode_message(kind: str, text: str | None, data: str, blob: Callable[[bytes], bytes]) -> Message:
     """The message in a row of the `messages` view, whose `text` is whole."""
-    value = json.loads(data)
-    if "$blob" in value:
-        value = json.loads(_fetched(blob, bytes.fromhex(value["$blob"])))
-    _drop_blocks(value["content"], text or "")
-    message: Message = _converter().structure(value, CLASS_OF_KIND[kind])
+    with _Shaped(kind):
+        value = json.loads(_data(data, blob))
+        _drop_blocks(value["content"], text or "")
+        message: Message = _converter().structure(value, CLASS_OF_KIND[kind])
     return message
 
 
 def _unstructured(event: Event) -> tuple[str, str | None, tuple[tuple[int, str], ...]]:
     """The event's data, its lifted text, and its delta texts."""
     if isinstance(event, UnknownEvent):
-        return event.data, None, ()
+        return _foreign(event), None, ()
     if isinstance(event, AssistantDelta):
         return _delta(event)
     value: dict[str, Any] = _converter().unstructure(event)
-    text: str | None = None
     if (blocks := value.get("content")) is not None:
-        text = _lift_blocks(blocks)
-    elif (name := _LIFTED_FIELD.get(event.kind)) and (words := value.get(name)):
-        if canonical.is_faithful(words):
-            del value[name]
-        text = canonical.displayed(words)
-    return canonical.dumps(value), text, ()
+        texts = [block for block in blocks if block["type"] == "text"]
+        if all(canonical.is_faithful(block["text"]) for block in texts):
+            for block in texts:
+                block["chars"] = len(block.pop("text"))
+    elif (name := _LIFTED_FIELD.get(event.kind)) and (words := value.get(name)) and canonical.is_faithful(words):
+        del value[name]
+    return canonical.dumps_typed(value), _words(event), ()
 
 
-def _lift_blocks(blocks: list[dict[str, Any]]) -> str:
-    texts = [block for block in blocks if block["type"] == "text"]
-    words = "".join(block["text"] for block in texts)
-    if not canonical.is_faithful(words):
-        return canonical.displayed(words)
-    for block in texts:
-        block["chars"] = len(block.pop("text"))
-    return words
+def _foreign(event: UnknownEvent) -> str:
+    """The data of a kind that another version or a plugin wrote, verbatim."""
+    if event.kind in CLASS_OF_KIND or not canonical.is_faithful(event.kind + event.data):
+        raise BadPayload("$", f"{event.kind!r} is not an unknown kind with its data in canonical JSON")
+    if not isinstance(value := canonical.loads(event.data), dict) or "$blob" in value:
+        raise BadPayload("$", f"the data of {event.kind!r} is not an object of its own")
+    return event.data
 
 
 def _delta(event: AssistantDelta) -> tuple[str, None, tuple[tuple[int, str], ...]]:
@@ -249,18 +273,19 @@ def _delta(event: AssistantDelta) -> tuple[str, None, tuple[tuple[int, str], ...
     }
     if not all(canonical.is_faithful(text) for _, text in exact):
         value["exact"] = [text for _, text in exact]
-    return canonical.dumps(value), None, tuple((at_ms, canonical.displayed(text)) for at_ms, text in exact)
+    return canonical.dumps_typed(value), None, tuple((at_ms, canonical.displayed(text)) for at_ms, text in exact)
 
 
 def _hash_of(pieces: list[tuple[int, str]]) -> str:
-    return sha256(canonical.dumps([[at_ms, text] for at_ms, text in pieces]).encode()).hexdigest()
+    return sha256(canonical.dumps_typed([[at_ms, text] for at_ms, text in pieces]).encode()).hexdigest()
 
 
 def _structured(cls: type, row: EventRow, blob: Callable[[bytes], bytes], pieces: list[tuple[int, str]] | None) -> Any:
-    try:
-        value = json.loads(row.data)
-        if "$blob" in value:
-            value = json.loads(_fetched(blob, bytes.fromhex(value["$blob"])))
+    with _Shaped(row.kind):
+        data = _data(row.data, blob)
+        if cls is UnknownEvent:
+            return UnknownEvent(kind=row.kind, data=data)
+        value = json.loads(data)
         if cls is AssistantDelta:
             return _delta_from(value, pieces)
         text = row.text if row.text_blob is None else _fetched(blob, row.text_blob).decode()
@@ -269,13 +294,21 @@ def _structured(cls: type, row: EventRow, blob: Callable[[bytes], bytes], pieces
         elif (name := _LIFTED_FIELD.get(row.kind)) and text is not None and name not in value:
             value[name] = text
         return _converter().structure(value, cls)
-    except Undecodable:
-        raise
-    except Exception as error:
-        # cattrs and json raise many types; whatever it is, the row is not one of ours.
-        raise Undecodable(
-            "data-shape", f"data of {row.kind} cannot be read: {type(error).__name__}: {error}"
-        ) from error
+
+
+class _Shaped:
+    """Turns whatever json and cattrs raise into `Undecodable`: the row is not one of ours."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, Undecodable):
+            raise Undecodable(
+                "data-shape", f"data of {self._kind} cannot be read: {type(error).__name__}: {error}"
+            ) from error
 
 
 def _drop_blocks(blocks: list[dict[str, Any]], text: str) -> None:
@@ -284,24 +317,29 @@ def _drop_blocks(blocks: list[dict[str, Any]], text: str) -> None:
         if "chars" in block:
             end = start + block.pop("chars")
             block["text"], start = text[start:end], end
-    if start not in (0, len(text)):
+    if start > len(text):
         raise Undecodable("text-length", f"text has {len(text)} characters, its blocks {start}")
 
 
 def _delta_from(value: dict[str, Any], pieces: list[tuple[int, str]] | None) -> AssistantDelta:
-    delta = AssistantDelta(attempt=value["attempt"], block=value["block"], type=value["type"])
+    digest, exact = value.pop("sha256"), value.pop("exact", None)
+    delta: AssistantDelta = _converter().structure(value, AssistantDelta)
     if pieces is None:
         return delta
-    if "exact" in value:
-        pieces = [(at_ms, text) for (at_ms, _), text in zip(pieces, value["exact"], strict=True)]
-    if _hash_of(pieces) != value["sha256"]:
+    if exact is not None:
+        if [text for _, text in pieces] != [canonical.displayed(text) for text in exact]:
+            raise Undecodable("delta-hash", "the texts of this delta differ from their exact form")
+        pieces = [(at_ms, text) for (at_ms, _), text in zip(pieces, exact, strict=True)]
+    if _hash_of(pieces) != digest:
         raise Undecodable("delta-hash", "the texts of this delta differ from their hash")
-    return AssistantDelta(
-        attempt=delta.attempt,
-        block=delta.block,
-        type=delta.type,
-        pieces=tuple(DeltaPiece(at_ms=at_ms, text=text) for at_ms, text in pieces),
-    )
+    return evolve(delta, pieces=tuple(DeltaPiece(at_ms=at_ms, text=text) for at_ms, text in pieces))
+
+
+def _data(data: str, blob: Callable[[bytes], bytes]) -> str:
+    """The row's data, fetched when it was too large to stand in it."""
+    if not data.startswith('{"$blob":'):
+        return data
+    return _fetched(blob, bytes.fromhex(json.loads(data)["$blob"])).decode()
 
 
 def _fetched(blob: Callable[[bytes], bytes], digest: bytes) -> bytes:
@@ -347,9 +385,9 @@ def _derived(event: Event) -> Derived:
                 message_id=shown(event.message_id), slot=event.slot, role="user" if enters else None, status=event.cause
             )
         case RequestSent():
-            return Derived(attempt=event.attempt, ref_seq=event.header_seq, status=event.purpose)
+            return Derived(attempt=event.attempt, ref_seq=event.header_seq, status=shown(event.purpose))
         case RequestHeader():
-            return Derived(name=shown(f"{event.head.adapter}:{event.head.model}"), status=event.reason)
+            return Derived(name=shown(f"{event.head.adapter}:{event.head.model}"), status=shown(event.reason))
         case RequestFailed():
             return Derived(attempt=event.attempt, status=event.failure)
         case RequestRetry():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import apsw
 
@@ -23,6 +25,8 @@ from flightlog_hookspecs.errors import (
 Row = tuple[Any, ...]
 Value = int | str | bytes | float | None
 
+_OPEN_WAIT_MS: Final = 10_000
+
 
 class Database(Protocol):
     """What the store needs of a database. Statements are named, see `sql/queries.sql`.
@@ -33,8 +37,8 @@ class Database(Protocol):
     def read(self, name: str, *arguments: Value) -> list[Row]:
         """All rows of a query."""
 
-    def write(self, name: str, rows: Iterable[Sequence[Value]]) -> list[Row]:
-        """Run a statement once per row of arguments, inside a transaction."""
+    def write(self, name: str, rows: Iterable[Sequence[Value]]) -> int:
+        """Run a statement once per row of arguments, inside a transaction; returns the last row's id."""
 
     def begin(self, *, barrier: bool) -> None:
         """Start a write transaction. With `barrier` its commit survives power loss, else a process death."""
@@ -60,23 +64,29 @@ class ApswDatabase(Database):
         self._path = path
         self._sql = statements()
         self._full: bool | None = None
+        self._immutable = immutable
         flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
         name = path
         if immutable:
-            quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-            name, flags = f"file:{quoted}?immutable=1", flags | apsw.SQLITE_OPEN_URI
+            quoted = os.path.abspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+            name, flags = f"file://{quoted}?immutable=1", flags | apsw.SQLITE_OPEN_URI
+        self._connection = self._connect(name, flags, vfs)
+
+    def _connect(self, name: str, flags: int, vfs: str | None = None) -> apsw.Connection:
         try:
-            self._connection = apsw.Connection(name, flags=flags, vfs=vfs)
+            connection = apsw.Connection(name, flags=flags, vfs=vfs)
         except apsw.Error as error:
-            raise translated(error, path) from error
-        self._connection.set_busy_timeout(0)
+            raise translated(error, self._path) from error
+        # Who opens a crashed file first recovers it; the others wait that long for it.
+        connection.set_busy_timeout(_OPEN_WAIT_MS)
+        return connection
 
     def script(self, sql: str) -> None:
         """Run `sql`, which may hold many statements."""
         try:
-            self._connection.execute(sql)
+            self._connection.execute(sql).fetchall()  # it stops at the first row that nobody takes
         except apsw.Error as error:
-            raise translated(error, self._path) from error
+            raise self._translated(error) from error
 
     def configure(self, *, read_only: bool) -> None:
         """Our settings for this connection (`apsw.bestpractice.apply` would be process-wide)."""
@@ -89,19 +99,37 @@ class ApswDatabase(Database):
             keep = ctypes.c_int(1)
             self._connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(keep))
 
+    def never_wait(self) -> None:
+        """From now on a lock held elsewhere is reported at once: the loop must not block."""
+        self._connection.set_busy_timeout(0)
+
     def read(self, name: str, *arguments: Value) -> list[Row]:
         """All rows of a query."""
         try:
-            return self._connection.execute(self._sql[name], arguments).fetchall()
-        except apsw.Error as error:
-            raise translated(error, self._path) from error
+            rows = self._connection.execute(self._sql[name], arguments).fetchall()
+        except (apsw.Error, UnicodeDecodeError) as error:
+            if self._was_overtaken():
+                return self.read(name, *arguments)
+            raise self._translated(error) from error
+        return self.read(name, *arguments) if self._was_overtaken() else rows
 
-    def write(self, name: str, rows: Iterable[Sequence[Value]]) -> list[Row]:
+    def _was_overtaken(self) -> bool:
+        """Whether an immutable file has got a writer after all. Then it is read as a live one from now on."""
+        if not self._immutable or not os.path.exists(f"{self._path}-wal"):
+            return False
+        self.close()
+        self._immutable = False
+        self._connection = self._connect(self._path, apsw.SQLITE_OPEN_READONLY)
+        self.configure(read_only=True)
+        return True
+
+    def write(self, name: str, rows: Iterable[Sequence[Value]]) -> int:
         """Run a statement once per row."""
         try:
-            return self._connection.executemany(self._sql[name], rows).fetchall()
+            self._connection.executemany(self._sql[name], rows)
+            return self._connection.last_insert_rowid()
         except apsw.Error as error:
-            raise translated(error, self._path) from error
+            raise self._translated(error) from error
 
     def begin(self, *, barrier: bool) -> None:
         """Start a write transaction."""
@@ -113,20 +141,20 @@ class ApswDatabase(Database):
         except apsw.BusyError as error:
             raise Busy from error
         except apsw.Error as error:
-            raise translated(error, self._path) from error
+            raise self._translated(error) from error
 
     def commit(self) -> None:
         """Make it durable."""
         try:
             self._connection.execute(self._sql["commit"])
         except apsw.Error as error:
-            raise translated(error, self._path) from error
+            raise self._translated(error) from error
 
     def rollback(self) -> None:
         """Forget the transaction, if any."""
-        if self._connection.in_transaction:
-            # A failed rollback changes nothing for us: the kernel has stopped, SQLite rolls back on open.
-            with suppress(apsw.Error):
+        # A failed rollback changes nothing for us: the kernel has stopped, SQLite rolls back on open.
+        with suppress(apsw.Error):
+            if self._connection.in_transaction:
                 self._connection.execute(self._sql["rollback"])
 
     def close(self) -> None:
@@ -134,23 +162,34 @@ class ApswDatabase(Database):
         with suppress(apsw.Error):
             self._connection.close(True)
 
+    def _translated(self, error: Exception) -> StoreError:
+        if isinstance(error, apsw.IOError):
+            number = self._connection.system_errno
+            if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                error = OSError(number, str(error))  # SQLite takes a quota for a broken disk
+        return translated(error, self._path)
 
-def translated(error: apsw.Error, path: str) -> StoreError:
-    """An apsw error as ours: what happened, whose fault it is, what to do."""
+
+def translated(error: Exception, path: str) -> StoreError:
+    """An error of apsw or the system as ours: what happened, whose fault it is, what to do."""
     text = str(error)
     match error:
-        case apsw.FullError():
+        case apsw.FullError() | OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EFBIG):
             return DiskFull(
                 f"{path}: the disk is full ({text}). Nothing acknowledged is lost; free space, then reopen."
             )
-        case apsw.ReadOnlyError() | apsw.PermissionsError():
+        case apsw.ReadOnlyError() | apsw.PermissionsError() | OSError(errno=errno.EROFS | errno.EACCES | errno.EPERM):
             return ReadOnly(f"{path}: cannot be written ({text}). Check the permissions of the file and its folder.")
         case apsw.CantOpenError():
             return StoreError(f"{path}: cannot be opened ({text}). Check that its folder exists and may be written.")
         case apsw.NotADBError():
             return NotAFlightlog(f"{path}: not a SQLite database ({text}). It was not changed.")
+        case apsw.IOError():
+            return StoreError(f"{path}: the disk failed ({text}). Nothing acknowledged is lost; check it, then reopen.")
         case apsw.CorruptError():
             return LogCorrupt("*", None, "sqlite-intact", f"SQLite finds {path} damaged ({text})")
+        case UnicodeDecodeError():
+            return LogCorrupt("*", None, "text-utf8", f"{path} holds text that is not UTF-8")
         case apsw.ConstraintError() if text.startswith("fenced") or "seq-dense" in text:
             return Fenced(f"{path}: another owner has written to this session ({text}). Stop; reopen it to go on.")
         case apsw.SchemaChangeError():

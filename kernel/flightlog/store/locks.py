@@ -2,7 +2,8 @@
 
 Open-file-description locks (Linux): not lost when some other descriptor of the file is closed in
 this process (the stdlib sqlite3 module, pandas, a plain `open`), unlike POSIX locks. While one is
-held on SQLite's SHARED range no other process can believe itself alone and delete the -wal.
+held on SQLite's SHARED range no other process can believe itself alone and delete the -wal; while
+one is held in the -shm nobody can believe itself first and empty the wal-index under a live commit.
 """
 
 from __future__ import annotations
@@ -10,14 +11,20 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import threading
 import weakref
 from typing import Final
 
+from attrs import define
+
+from flightlog.store.connection import translated
 from flightlog_hookspecs.errors import UnsupportedPlatform
 
 SHARED_RANGE: Final = (0x40000002, 510)
 PRESENCE_BYTE: Final = 2**61
 SESSION_BYTE: Final = 2**62
+INDEX_BYTE: Final = 128
+"""In the -shm: SQLite's "dead man's switch". Who finds it unlocked truncates the wal-index, then recovers it."""
 
 _held: weakref.WeakSet[FileLocks] = weakref.WeakSet()
 
@@ -29,7 +36,12 @@ class FileLocks:
         if not hasattr(fcntl, "F_OFD_SETLK"):
             raise UnsupportedPlatform("flightlog needs open-file-description locks, which only Linux offers here")
         flags = os.O_RDONLY if read_only else os.O_RDWR
-        self._fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            self._fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            raise translated(error, path) from error
+        self._path = path
+        self._index: _Index | None = None
         _held.add(self)
 
     def identity(self) -> tuple[int, int]:
@@ -40,6 +52,10 @@ class FileLocks:
     def share(self) -> bool:
         """Hold the SHARED range until closed. False when a process has it exclusively just now."""
         return self._lock(fcntl.F_RDLCK, *SHARED_RANGE)
+
+    def keep_index(self) -> None:
+        """Hold the -shm until closed. Call it once SQLite has the -shm open, not before: it must find it stale."""
+        self._index = _hold_index(f"{self._path}-shm")
 
     def present(self) -> bool:
         """Count as one that has the file open. False while another is closing as the last one."""
@@ -54,25 +70,79 @@ class FileLocks:
         return self._lock(fcntl.F_WRLCK, SESSION_BYTE + key, 1)
 
     def release_session(self, key: int) -> None:
-        """Give the session back."""
+        """Give the session back. Does nothing in a forked child, where nothing is held."""
         self._lock(fcntl.F_UNLCK, SESSION_BYTE + key, 1)
+
+    def sync(self) -> None:
+        """Bring the database file itself to the disk. Raises a named `StoreError`."""
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise translated(error, self._path) from error
 
     def close(self) -> None:
         """Release everything."""
+        if self._index:
+            _let_index_go(self._index)
+            self._index = None
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def _lock(self, kind: int, start: int, length: int) -> bool:
+        return self._fd >= 0 and _locked(self._fd, kind, start, length)
+
+
+@define
+class _Index:
+    """A -shm held in this process, by its device and inode.
+
+    One descriptor for all kernels here: closing one of several would drop SQLite's own locks in it.
+    """
+
+    identity: tuple[int, int]
+    fd: int
+    holders: int = 0
+
+
+_indexes: dict[tuple[int, int], _Index] = {}
+_indexes_guard = threading.Lock()
+
+
+def _hold_index(path: str) -> _Index | None:
+    with _indexes_guard:
         try:
-            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0))
-        except (BlockingIOError, PermissionError):
-            return False
-        return True
+            status = os.stat(path)
+            identity = status.st_dev, status.st_ino
+            if identity not in _indexes:
+                _indexes[identity] = _Index(identity, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+        except OSError:
+            return None  # no -shm, or one that may not be read: then SQLite does not use it either
+        index = _indexes[identity]
+        index.holders += 1
+        _locked(index.fd, fcntl.F_RDLCK, INDEX_BYTE, 1)
+        return index
+
+
+def _let_index_go(index: _Index) -> None:
+    with _indexes_guard:
+        index.holders -= 1
+        if index.holders == 0 and _indexes.pop(index.identity, None) is index:
+            os.close(index.fd)
+
+
+def _locked(fd: int, kind: int, start: int, length: int) -> bool:
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0))
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
 
 
 def _close_in_child() -> None:
     # A forked child shares these descriptions: kept open they would outlive the parent's death.
+    global _indexes_guard  # noqa: PLW0603
+    _indexes_guard = threading.Lock()  # a thread that is gone may have held it
     for locks in list(_held):
         locks.close()
 

@@ -16,9 +16,11 @@ from typing import Final
 import apsw
 
 from flightlog.store.connection import ApswDatabase, Busy, translated
+from flightlog.store.file_identity import Watched
 from flightlog.store.locks import FileLocks
 from flightlog.store.statements import APPLICATION_ID, SCHEMA_VERSION, schema_sql
-from flightlog.store.witness import Witness, read_witness, witness_path
+from flightlog.store.wholeness import check_whole
+from flightlog.store.witness import Witness, bring_to_disk, read_witness, witness_path
 from flightlog_hookspecs.errors import (
     DiskFull,
     FileReplaced,
@@ -45,20 +47,22 @@ class LogFile:
         self.database = database
         self.locks = locks
         self._witness = witness
-        self._identities = _identities(path)
+        self._in_place = Watched(path, f"{path}-wal", f"{path}-shm")
+        if self._in_place.first[0] != locks.identity():
+            raise FileReplaced(f"{path}: was replaced while it was being opened. Try again.")
 
     def check_in_place(self) -> None:
-        """Raise `FileReplaced` when the file or its -wal is no longer the one that was opened."""
-        if _identities(self.path) != self._identities:
+        """Raise `FileReplaced` when the file, its -wal or its -shm is no longer the one that was opened."""
+        if self._in_place.now() != self._in_place.first:
             raise FileReplaced(
-                f"{self.path}: the file or its -wal was moved, deleted or replaced while it was open. "
+                f"{self.path}: the file, its -wal or its -shm was moved, deleted or replaced while it was open. "
                 "Nothing more is written; put the file back and reopen it."
             )
 
-    def record_durable(self) -> None:
-        """Note in the witness that all committed rows are durable."""
-        if self._witness:
-            self._witness.record(self.database.read("last_id")[0][0])
+    def record_durable(self, last_id: int) -> None:
+        """Note in the witness that the rows up to `last_id` are durable."""
+        if self._witness and last_id:
+            self._witness.record(last_id)
 
     def close(self, *, clean: bool) -> None:
         """Close. With `clean`, the last one to close leaves the file marked as closed."""
@@ -67,8 +71,10 @@ class LogFile:
                 with suppress(Busy, StoreError):
                     self.database.begin(barrier=True)
                     self.database.write("set_open", [(0,)])
+                    last_id = self.database.read("last_id")[0][0]
                     self.database.commit()
-                    self.database.read("checkpoint_truncate")
+                    if not self.database.read("checkpoint_truncate")[0][0]:
+                        self.record_durable(last_id)
         finally:
             self.database.rollback()
             # The connection goes first: SQLite must not find itself alone on the file while others live.
@@ -83,28 +89,36 @@ def open_log_file(path: str, *, create: bool, allow_network: bool = False) -> Lo
     _check_kind(path, allow_network)
     if not os.path.exists(path):
         _create_empty(path, create)
-    elif not os.access(path, os.W_OK) or not os.access(os.path.dirname(path) or ".", os.W_OK):
+    elif os.path.getsize(path) == 0:
+        _check_never_held(path)
+    if not os.access(path, os.W_OK) or not os.access(os.path.dirname(path) or ".", os.W_OK):
         raise ReadOnly(f"{path}: the file or its folder cannot be written. It can still be read with `flightlog show`.")
     ready = _inspect(path)
     locks = FileLocks(path)
     database: ApswDatabase | None = None
+    witness: Witness | None = None
     try:
         if not ready:
             _set_up(path, locks)
         _wait(locks.present, path)
         _wait(locks.share, path)
-        had_wal = os.path.exists(f"{path}-wal")
         witnessed = read_witness(path)
         database = ApswDatabase(path)
         database.configure(read_only=False)
         _check_mode(database, path)
-        _check_whole(database, path, had_wal=had_wal, witnessed=witnessed)
+        _check_version(path, database.read("user_version")[0][0])  # it may stand in the -wal only
+        last_id = check_whole(database, path, witnessed)
+        locks.keep_index()
+        witness = _witness(path, locks, last_id, witnessed)
         _mark_open(database, path)
-        return LogFile(path, database, locks, Witness(path))
+        database.never_wait()
+        return LogFile(path, database, locks, witness)
     except BaseException:
         if database:
             database.rollback()
             database.close()
+        if witness:
+            witness.close()
         locks.close()
         raise
 
@@ -125,11 +139,12 @@ def open_log_file_to_read(path: str) -> LogFile:
         immutable = not os.path.exists(wal) or (
             os.path.getsize(wal) == 0 and not os.access(os.path.dirname(path) or ".", os.W_OK)
         )
-        had_wal = os.path.exists(wal)
         witnessed = read_witness(path)
         database = ApswDatabase(path, read_only=True, immutable=immutable)
         database.configure(read_only=True)
-        _check_whole(database, path, had_wal=had_wal, witnessed=witnessed)
+        _check_version(path, database.read("user_version")[0][0])
+        check_whole(database, path, witnessed)
+        locks.keep_index()
         return LogFile(path, database, locks, None)
     except BaseException:
         if database:
@@ -176,12 +191,18 @@ def _file_system(folder: str) -> str:
     return "unknown"
 
 
-def _create_empty(path: str, create: bool) -> None:
-    if read_witness(path) is not None:
+def _check_never_held(path: str) -> None:
+    """Refuse to start anew where events have been: SQLite would delete a -wal it finds beside an empty file."""
+    wal = f"{path}-wal"
+    if read_witness(path) or (os.path.exists(wal) and os.path.getsize(wal)):
         raise HeadMismatch(
-            f"{path}: the file is gone, but its witness {witness_path(path)} says it held events. "
-            "Restore it from a backup; to start anew, delete the witness too."
+            f"{path}: the file is gone or empty, but its -wal or its witness {witness_path(path)} says it held events. "
+            "Restore it from a backup; to start anew, delete -wal and witness too."
         )
+
+
+def _create_empty(path: str, create: bool) -> None:
+    _check_never_held(path)
     if not create:
         raise StoreError(f"{path}: no such file")
     try:
@@ -219,19 +240,24 @@ def _inspect(path: str) -> bool:
     application, version = int.from_bytes(header[68:72], "big"), int.from_bytes(header[60:64], "big")
     if application != APPLICATION_ID:
         raise NotAFlightlog(f"{path}: is a SQLite database of another application. It was not changed.")
+    _check_version(path, version)
+    # A journal beside a file in WAL mode: killed in the very switch to it, which the journal takes back.
+    return header[18] == 2 and not os.path.exists(f"{path}-journal")
+
+
+def _check_version(path: str, version: int) -> None:
     if version > SCHEMA_VERSION:
         raise SchemaTooNew(
             f"{path}: has schema {version}, this flightlog knows {SCHEMA_VERSION}. "
             "It was not changed; upgrade flightlog."
         )
-    return header[18] == 2
 
 
 def _set_up(path: str, locks: FileLocks) -> None:
     """Create the schema and switch to WAL, alone: SQLite needs the file for itself to do it."""
-    _wait(locks.alone, path)
+    _wait(lambda: locks.alone() or _inspect(path), path)
     if _inspect(path):
-        return
+        return  # another process was faster
     database = ApswDatabase(path)
     try:
         if database.read("application_id")[0][0] != APPLICATION_ID:
@@ -250,20 +276,18 @@ def _check_mode(database: ApswDatabase, path: str, *, switch: bool = False) -> N
         raise StoreError(f"{path}: SQLite refuses write-ahead logging here (journal mode {mode}). Use a local disk.")
 
 
-def _check_whole(database: ApswDatabase, path: str, *, had_wal: bool, witnessed: int | None) -> None:
-    last_id = database.read("last_id")[0][0]
-    if witnessed is not None and last_id < witnessed:
-        raise HeadMismatch(
-            f"{path}: ends at row {last_id}, but row {witnessed} was durable: its -wal is damaged or missing, "
-            "or an older copy was put in its place. Restore the -wal or a backup; "
-            f"to accept the loss, delete {witness_path(path)}."
-        )
-    if witnessed is None and not had_wal and database.read("is_open")[0][0]:
-        raise HeadMismatch(
-            f"{path}: was in use, but its -wal and its witness are missing: "
-            "it is a copy of a live file, or events were lost. "
-            "Copy the -wal with it, or use `flightlog backup`."
-        )
+def _witness(path: str, locks: FileLocks, last_id: int, found: int | None) -> Witness:
+    """The witness, brought up to the log before the file is marked as open."""
+    if found is None or found < last_id:
+        # What a killed process wrote may be in the page cache only, and the witness must never lead.
+        locks.sync()
+        try:
+            bring_to_disk(f"{path}-wal")
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise translated(error, path) from error
+    return Witness(path, last_id, found)
 
 
 def _mark_open(database: ApswDatabase, path: str) -> None:
@@ -290,14 +314,3 @@ def _wait(attempt: Callable[[], bool], path: str) -> None:
         if time.monotonic() > give_up:
             raise StoreError(f"{path}: another process has kept the file locked for {_OPEN_WAIT_S:.0f} s. Try again.")
         time.sleep(0.001)
-
-
-def _identities(path: str) -> tuple[tuple[int, int] | None, ...]:
-    def identity(name: str) -> tuple[int, int] | None:
-        try:
-            status = os.stat(name)
-        except OSError:
-            return None
-        return status.st_dev, status.st_ino
-
-    return identity(path), identity(f"{path}-wal")

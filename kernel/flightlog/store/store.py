@@ -6,8 +6,7 @@ Synchronous and inline: a commit costs less than a hop to a thread. Callers retr
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from flightlog.store.codec import Encoded, EventRow
@@ -44,6 +43,7 @@ class Store:
         self._file = file
         self._pid = os.getpid()
         self._stopped: StoreError | None = None
+        self._last_id = 0
         self.database: Database = file.database
         self.locks = file.locks
         self.path = file.path
@@ -58,10 +58,11 @@ class Store:
         """Open to read; nothing is changed, nothing is owned."""
         return cls(open_log_file_to_read(path))
 
-    def check_alive(self) -> None:
+    def check_alive(self, *, in_place: bool = True) -> None:
         """Raise unless effects are still allowed. Stands before every side effect, not only writes.
 
-        Raises `ForkedProcess`, `StoreStopped` after a storage fault, `FileReplaced`.
+        Raises `ForkedProcess`, `StoreStopped` after a storage fault and, unless `in_place` is off (for
+        what nobody is told is safe), `FileReplaced`.
         """
         self.check_process()
         if self._stopped:
@@ -69,11 +70,18 @@ class Store:
                 f"{self.path}: the kernel stopped at an earlier storage fault; reopen it to resume. "
                 f"The fault was: {self._stopped}"
             )
+        if not in_place:
+            return
         try:
             self._file.check_in_place()
         except StoreError as error:
             self._stopped = error
             raise
+
+    def stop(self, why: str) -> StoreError:
+        """Refuse everything from now on: what had to be saved could not be. Returns the error to raise."""
+        self._stopped = StoreError(f"{self.path}: {why}")
+        return self._stopped
 
     def check_process(self) -> None:
         """Raise `ForkedProcess` in a child of the process that opened the store."""
@@ -90,25 +98,27 @@ class Store:
         nothing was done and it may be tried again, `Fenced` when another owner has written (only
         that session is affected); any other error stops the store.
         """
-        with self._transaction(barrier=barrier):
-            self._insert(append, blobs)
+        self._transact(lambda: self._insert(append, blobs), barrier=barrier)
 
     def create_session(self, session: NewSession, first: Encoded) -> None:
         """Enter `session` with its first event, unless another process has just done so."""
-        with self._transaction(barrier=True):
+
+        def enter() -> None:
             if self.key_of(session.name) is None:
-                key = self.database.write("insert_session", [session])[0][0]
+                key = self.database.write("insert_session", [session])
                 self._insert([first._replace(row=first.row._replace(session=key))], ())
 
-    @contextmanager
-    def _transaction(self, *, barrier: bool) -> Iterator[None]:
-        self.check_alive()
+        self._transact(enter, barrier=True)
+
+    def _transact(self, work: Callable[[], None], *, barrier: bool) -> None:
+        self.check_alive(in_place=barrier)
+        self._last_id = 0  # what is found to exist already is another's to witness
         try:
             self.database.begin(barrier=barrier)
-            yield
+            work()
             self.database.commit()
             if barrier:
-                self._file.record_durable()
+                self._file.record_durable(self._last_id)
         except (Busy, Fenced):
             self.database.rollback()
             raise
@@ -120,7 +130,7 @@ class Store:
     def _insert(self, append: Sequence[Encoded], blobs: Sequence[Blob]) -> None:
         if blobs := [*blobs, *(blob for encoded in append for blob in encoded.blobs)]:
             self.database.write("insert_blob", blobs)
-        self.database.write("insert_event", [encoded.row for encoded in append])
+        self._last_id = self.database.write("insert_event", [encoded.row for encoded in append])
         for row, _, pieces in append:
             if pieces:
                 texts = [(row.session, row.seq, i, at_ms, text) for i, (at_ms, text) in enumerate(pieces)]

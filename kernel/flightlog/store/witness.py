@@ -1,16 +1,21 @@
 """The witness file `<db>-head`: the last id that a FULL commit made durable.
 
 SQLite takes a damaged or missing -wal for a shorter log. The witness is written after each such
-commit and never synced: it may lag behind the log, it never leads. A log that is shorter than its
+commit and not synced: it may lag behind the log, it never leads. A log that is shorter than its
 witness was cut.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import struct
+from contextlib import suppress
 from typing import Final
 from zlib import crc32
+
+from flightlog.store.connection import translated
+from flightlog_hookspecs.errors import StoreError
 
 _RECORD: Final = struct.Struct("<QI")
 
@@ -22,11 +27,19 @@ def witness_path(database: str) -> str:
 
 def read_witness(database: str) -> int | None:
     """The last id witnessed, or None when there is no witness or a torn one."""
+    path = witness_path(database)
     try:
-        with open(witness_path(database), "rb") as file:
-            raw = file.read(_RECORD.size + 1)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise translated(error, path) from error
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise StoreError(f"{path}: is not a regular file, so it cannot be the witness of the log. Move it away.")
+        raw = os.read(fd, _RECORD.size + 1)
+    finally:
+        os.close(fd)
     if len(raw) != _RECORD.size:
         return None
     last_id, crc = _RECORD.unpack(raw)
@@ -34,14 +47,35 @@ def read_witness(database: str) -> int | None:
 
 
 class Witness:
-    """Writes the witness of one open database."""
+    """Writes the witness of one open database.
 
-    def __init__(self, database: str) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._fd = os.open(witness_path(database), flags, 0o600)
+    `last_id` was durable at opening, `found` is what was witnessed until then. The file itself is
+    synced here, once: a file that is marked open and lost its -wal to a look would be refused without.
+    """
+
+    def __init__(self, database: str, last_id: int, found: int | None) -> None:
+        path = witness_path(database)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        self._fd = -1
+        try:
+            self._fd = os.open(path, flags, 0o600)
+            if found is None or found < last_id:
+                self._write(last_id)
+                os.ftruncate(self._fd, _RECORD.size)
+                os.fsync(self._fd)
+                bring_to_disk(os.path.dirname(path) or ".")
+        except OSError as error:
+            self.close()
+            raise translated(error, path) from error
 
     def record(self, last_id: int) -> None:
         """Note that everything up to `last_id` is durable."""
+        # A map would be a little faster, but on a full disk writing to one kills the host (SIGBUS).
+        # A write that fails only lets the witness lag.
+        with suppress(OSError):
+            self._write(last_id)
+
+    def _write(self, last_id: int) -> None:
         raw = last_id.to_bytes(8, "little")
         os.pwrite(self._fd, _RECORD.pack(last_id, crc32(raw)), 0)
 
@@ -50,3 +84,12 @@ class Witness:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def bring_to_disk(path: str) -> None:
+    """Sync a file (not the database: closing a descriptor of it drops SQLite's locks) or a folder's names."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -31,8 +31,14 @@ PRAGMA query_only = ON
 PRAGMA wal_checkpoint(PASSIVE)
 -- name: checkpoint_truncate
 PRAGMA wal_checkpoint(TRUNCATE)
--- name: quick_check
-PRAGMA quick_check
+-- name: integrity_check
+PRAGMA integrity_check
+-- name: integrity_of_session_keys
+PRAGMA integrity_check(session_keys)
+-- What the index that sessions are read by knows of each, in its own order; the last id of the table.
+-- name: sessions_in_index
+SELECT e.session, max(e.seq), (SELECT max(id) FROM events), EXISTS(SELECT 1 FROM session_keys k WHERE k.session = e.session)
+FROM events e GROUP BY e.session
 
 -- name: is_open
 SELECT is_open FROM open_mark
@@ -46,9 +52,7 @@ SELECT session, uid FROM session_keys WHERE name = ?
 -- name: session_names
 SELECT name FROM session_keys ORDER BY session
 -- name: insert_session
-INSERT INTO session_keys(name, uid) VALUES(?, ?) RETURNING session
--- name: last_event
-SELECT seq, epoch, kind, data FROM events WHERE session = ? ORDER BY seq DESC LIMIT 1
+INSERT INTO session_keys(name, uid) VALUES(?, ?)
 -- name: last_opened
 SELECT max(seq) FROM events WHERE session = ? AND kind = 'session/opened'
 

@@ -45,18 +45,20 @@ CREATE TABLE events(
   UNIQUE(session, seq)
 ) STRICT;
 
+-- Few indexes, each touched at one place only: every page an append dirties is written to the -wal.
+-- (Conditions are spelled with OR: SQLite does not see that kind = 'x' implies kind IN ('x', ...).)
 CREATE INDEX events_visible ON events(session, place, position) WHERE place IS NOT NULL;
-CREATE INDEX events_turn    ON events(session, turn, kind)      WHERE kind IN ('turn/start', 'turn/end');
-CREATE INDEX events_attempt ON events(session, turn, step, attempt, kind)
-  WHERE kind IN ('request/sent', 'request/failed', 'assistant/message');
-CREATE INDEX events_step_end ON events(session, turn, step)     WHERE kind = 'step/end';
-CREATE INDEX events_result  ON events(session, ref_seq)         WHERE kind = 'tool/result';
-CREATE INDEX events_message ON events(session, message_id)      WHERE message_id IS NOT NULL;
+CREATE INDEX events_bracket ON events(session, turn, step, kind, attempt)
+  WHERE kind = 'turn/start' OR kind = 'turn/end' OR kind = 'step/end'
+     OR kind = 'request/failed' OR kind = 'assistant/message' OR kind = 'tool/result';
+CREATE INDEX events_inbox   ON events(session, message_id, seq) WHERE slot IS NOT NULL;
 
 CREATE TRIGGER events_insert BEFORE INSERT ON events BEGIN
   SELECT CASE
     WHEN EXISTS(SELECT 1 FROM events WHERE id = NEW.id)
       THEN RAISE(ABORT, 'append-only: the row exists')
+    WHEN NEW.id > 0 AND NEW.id IS NOT (SELECT coalesce(max(id), 0) FROM events) + 1
+      THEN RAISE(ABORT, 'append-only: ids count from 1 without a gap')
     WHEN NEW.epoch < (SELECT epoch FROM events WHERE session = NEW.session ORDER BY seq DESC LIMIT 1)
       THEN RAISE(ABORT, 'fenced: a newer owner has taken the session over')
     WHEN NEW.seq IS NOT coalesce((SELECT seq FROM events WHERE session = NEW.session ORDER BY seq DESC LIMIT 1), 0) + 1
@@ -108,3 +110,4 @@ CREATE TABLE open_mark(
   is_open INTEGER NOT NULL CHECK(is_open IN (0, 1))
 ) STRICT;
 INSERT INTO open_mark VALUES(1, 0);
+CREATE TRIGGER open_mark_delete BEFORE DELETE ON open_mark BEGIN SELECT RAISE(ABORT, 'append-only: the mark is never deleted'); END;

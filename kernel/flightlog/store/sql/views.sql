@@ -6,18 +6,17 @@ CREATE VIEW sessions AS
 SELECT k.name AS session, k.uid, c.name AS title, c.at AS created_at, l.at AS last_at, l.seq AS last_seq, l.epoch,
        t.turn AS last_turn, CASE WHEN t.turn IS NULL THEN NULL ELSE coalesce(e.status, 'open') END AS last_reason
 FROM session_keys k
-JOIN events c ON c.session = k.session AND c.seq = 1
+CROSS JOIN events c ON c.session = k.session AND c.seq = 1  -- CROSS: from few sessions to their rows, never the other way
 JOIN events l ON l.session = k.session AND l.seq = (SELECT max(seq) FROM events WHERE session = k.session)
-LEFT JOIN events t ON t.session = k.session AND t.kind = 'turn/start'
-  AND t.turn = (SELECT max(turn) FROM events WHERE session = k.session AND kind IN ('turn/start', 'turn/end'))
-LEFT JOIN events e ON e.session = k.session AND e.kind = 'turn/end' AND e.turn = t.turn;
+LEFT JOIN events t ON t.id = (SELECT id FROM events WHERE session = k.session AND kind = 'turn/start' ORDER BY turn DESC LIMIT 1)
+LEFT JOIN events e ON e.session = k.session AND e.turn = t.turn AND e.step IS NULL AND e.kind = 'turn/end';
 
 -- view: turns
 -- One row a turn; `reason` is 'open' until its turn/end.
 CREATE VIEW turns AS
 SELECT k.name AS session, s.turn, s.seq, s.at AS started_at, e.at AS ended_at, coalesce(e.status, 'open') AS reason, e.text AS message
 FROM events s JOIN session_keys k USING(session)
-LEFT JOIN events e ON e.session = s.session AND e.turn = s.turn AND e.kind = 'turn/end'
+LEFT JOIN events e ON e.session = s.session AND e.turn = s.turn AND e.step IS NULL AND e.kind = 'turn/end'
 WHERE s.kind = 'turn/start';
 
 -- view: steps
@@ -40,12 +39,12 @@ WHERE e.place IS NOT NULL
 ORDER BY e.session, e.place, e.position;
 
 -- view: inbox
--- Messages accepted and not yet in a turn, in order of acceptance.
+-- Messages accepted and not yet in a turn. `seq` is the row that put the message there or edited it last.
 CREATE VIEW inbox AS
 SELECT k.name AS session, i.seq, i.slot, i.message_id, i.at, i.text
 FROM events i JOIN session_keys k USING(session)
-WHERE i.kind = 'inbox/splice' AND i.role = 'user'
-  AND NOT EXISTS(SELECT 1 FROM events x WHERE x.session = i.session AND x.message_id = i.message_id AND x.seq > i.seq)
+WHERE i.slot IS NOT NULL AND i.role = 'user'
+  AND NOT EXISTS(SELECT 1 FROM events x WHERE x.session = i.session AND x.message_id = i.message_id AND +x.seq > i.seq AND x.slot IS NOT NULL)
 ORDER BY i.session, i.seq;
 
 -- view: requests
@@ -56,8 +55,8 @@ SELECT k.name AS session, r.turn, r.step, r.attempt, r.seq, r.at AS sent_at, h.n
        coalesce(a.at, f.at) AS settled_at
 FROM events r JOIN session_keys k USING(session)
 JOIN events h ON h.session = r.session AND h.seq = r.ref_seq
-LEFT JOIN events a ON a.session = r.session AND a.turn = r.turn AND a.step = r.step AND a.attempt = r.attempt AND a.kind = 'assistant/message'
-LEFT JOIN events f ON f.session = r.session AND f.turn = r.turn AND f.step = r.step AND f.attempt = r.attempt AND f.kind = 'request/failed'
+LEFT JOIN events a ON a.session = r.session AND a.turn = r.turn AND a.step = r.step AND a.kind = 'assistant/message' AND a.attempt = r.attempt
+LEFT JOIN events f ON f.session = r.session AND f.turn = r.turn AND f.step = r.step AND f.kind = 'request/failed' AND f.attempt = r.attempt
 WHERE r.kind = 'request/sent';
 
 -- view: deltas
@@ -72,7 +71,7 @@ CREATE VIEW tool_calls AS
 SELECT k.name AS session, c.turn, c.step, c.position, c.call_id, c.name, c.status AS effect, c.seq AS call_seq, r.seq AS result_seq,
        coalesce(r.status, 'open') AS outcome, r.duration_us, c.text AS arguments, r.text AS result
 FROM events c JOIN session_keys k USING(session)
-LEFT JOIN events r ON r.session = c.session AND r.ref_seq = c.seq AND r.kind = 'tool/result'
+LEFT JOIN events r ON r.session = c.session AND r.turn = c.turn AND r.step = c.step AND r.kind = 'tool/result' AND r.position = c.position
 WHERE c.kind = 'tool/call'
 UNION ALL
 SELECT k.name, r.turn, r.step, r.position, r.call_id, r.name, NULL, NULL, r.seq, r.status, r.duration_us, NULL, r.text
@@ -89,9 +88,10 @@ WHERE e.kind = 'assistant/message'
 GROUP BY e.session, e.turn;
 
 -- view: timeline
--- The flight log for reading: one line an event, in the order they were written.
+-- The flight log for reading: one line an event, in the order they were written. `at` is UTC.
 CREATE VIEW timeline AS
-SELECT k.name AS session, e.seq, strftime('%Y-%m-%d %H:%M:%f', e.at / 1000000.0, 'unixepoch') AS at, e.turn, e.step, e.kind,
+SELECT k.name AS session, e.seq,
+       strftime('%Y-%m-%d %H:%M:%S', e.at / 1000000, 'unixepoch') || printf('.%03d', e.at / 1000 % 1000) AS at, e.turn, e.step, e.kind,
        coalesce(e.name, e.status) AS what, e.status, substr(e.text, 1, 80) AS text
 FROM events e JOIN session_keys k USING(session)
 ORDER BY e.id;

@@ -1,0 +1,286 @@
+"""The public views once more, as pure functions: what `views.sql` says, said in Python.
+
+Each takes the records of one or several sessions in the order in which they were written, deltas
+with their pieces, and returns the rows of the view in the view's column order. `messages`, `inbox`
+and `timeline` come in the order of their views; of the others the order says nothing. Tests hold the
+two against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from flightlog.core.canonical import displayed
+from flightlog.core.history import place_of
+from flightlog.core.limits import BLOB_MIN_BYTES, EXCERPT_CHARS
+from flightlog_hookspecs.content import text_of
+from flightlog_hookspecs.events import (
+    AssistantDelta,
+    AssistantMessage,
+    Event,
+    InboxSplice,
+    Record,
+    RequestFailed,
+    RequestHeader,
+    RequestSent,
+    SessionCreated,
+    StepEnd,
+    StepStart,
+    ToolCall,
+    ToolResult,
+    TurnEnd,
+    TurnStart,
+    UserMessage,
+)
+
+Records = Sequence[Record]
+Row = tuple[object, ...]
+E = TypeVar("E")
+
+_TIMELINE_CHARS: Final = 80
+
+
+def sessions(records: Records) -> list[Row]:
+    """(session, uid, title, created_at, last_at, last_seq, epoch, last_turn, last_reason)."""
+    newest = {row[0]: (row[1], row[5]) for row in turns(records)}
+    last = {record.session: record for record in records}
+    return [
+        (
+            first.session,
+            event.uid,
+            displayed(event.title),
+            first.at_us,
+            last[first.session].at_us,
+            last[first.session].seq,
+            last[first.session].epoch,
+            *newest.get(first.session, (None, None)),
+        )
+        for first, event in _of(records, SessionCreated)
+    ]
+
+
+def turns(records: Records) -> list[Row]:
+    """(session, turn, seq, started_at, ended_at, reason, message)."""
+    ended: dict[Row, Row] = {
+        (end.session, end.turn): (end.at_us, event.reason, _shown(event)) for end, event in _of(records, TurnEnd)
+    }
+    return [
+        (start.session, start.turn, start.seq, start.at_us, *ended.get((start.session, start.turn), _OPEN_TURN))
+        for start, _ in _of(records, TurnStart)
+    ]
+
+
+def steps(records: Records) -> list[Row]:
+    """(session, turn, step, seq, started_at, ended_at)."""
+    ended = {_step(end): end.at_us for end, _ in _of(records, StepEnd)}
+    return [(*_step(start), start.seq, start.at_us, ended.get(_step(start))) for start, _ in _of(records, StepStart)]
+
+
+def messages(records: Records) -> list[Row]:
+    """(session, place, position, seq, turn, step, kind, role, message_id, call_id, name, status, text, message).
+
+    In the last column stands the message itself, where the view has the codec's `data`.
+    """
+    order = _order(records)
+    placed = [(place, record) for record in records if (place := place_of(record.event, record.seq))]
+    placed.sort(key=lambda entry: (order[entry[1].session], *entry[0]))
+    return [
+        (
+            record.session,
+            place[0],
+            record.event.position if isinstance(record.event, ToolResult) else None,
+            *(record.seq, record.turn, record.step, record.event.kind, _role(record.event)),
+            displayed(record.event.message_id) if isinstance(record.event, UserMessage) else None,
+            displayed(record.event.call_id) if isinstance(record.event, ToolResult) else None,
+            *(_name(record.event), _status(record.event), _words(record.event), record.event),
+        )
+        for place, record in placed
+    ]
+
+
+def inbox(records: Records) -> list[Row]:
+    """(session, seq, slot, message_id, at, text)."""
+    waiting: dict[Row, Row] = {}
+    for record, event in _of(records, InboxSplice):
+        waiting.pop((record.session, event.message_id), None)
+        if event.content is not None:
+            shown = (displayed(event.message_id), record.at_us, _shown(event))
+            waiting[record.session, event.message_id] = (record.session, record.seq, event.slot, *shown)
+    order = _order(records)
+    return sorted(waiting.values(), key=lambda row: (order[row[0]], row[1]))
+
+
+def requests(records: Records) -> list[Row]:
+    """(session, turn, step, attempt, seq, sent_at, model, header_seq, purpose, outcome, settled_at)."""
+    models = {(header.session, header.seq): _name(event) for header, event in _of(records, RequestHeader)}
+    settled: dict[Row, Row] = {}
+    for end, failure in _of(records, RequestFailed):
+        settled[*_step(end), failure.attempt] = (failure.failure, end.at_us)
+    for end, answer in _of(records, AssistantMessage):
+        settled[*_step(end), answer.attempt] = ("answered", end.at_us)
+    return [
+        (
+            *(*_step(sent), event.attempt, sent.seq, sent.at_us),
+            *(models[sent.session, event.header_seq], event.header_seq, _status(event)),
+            *settled.get((*_step(sent), event.attempt), ("open", None)),
+        )
+        for sent, event in _of(records, RequestSent)
+    ]
+
+
+def deltas(records: Records) -> list[Row]:
+    """(session, turn, step, attempt, block, type, seq, i, at, text)."""
+    return [
+        (
+            *(*_step(record), event.attempt, event.block, event.type, record.seq, i),
+            *(record.at_us + piece.at_ms * 1000, displayed(piece.text)),
+        )
+        for record, event in _of(records, AssistantDelta)
+        for i, piece in enumerate(event.pieces)
+    ]
+
+
+def tool_calls(records: Records) -> list[Row]:
+    """(session, turn, step, position, call_id, name, effect, call_seq, result_seq, outcome, duration_us, ...).
+
+    The last two are the call's arguments and the words of its result.
+    """
+    answers: dict[Row, Row] = {}
+    unstarted: list[Row] = []
+    for record, result in _of(records, ToolResult):
+        answer = (record.seq, result.outcome, result.duration_us)
+        if result.call_seq is None:
+            call = (*_step(record), result.position, displayed(result.call_id), _name(result))
+            unstarted.append((*call, None, None, *answer, None, _shown(result)))
+        else:
+            answers[record.session, result.call_seq] = (*answer, _shown(result))
+    started: list[Row] = []
+    for record, event in _of(records, ToolCall):
+        call = (*_step(record), event.position, displayed(event.call_id), _name(event))
+        *end, text = answers.get((record.session, record.seq), (None, "open", None, None))
+        started.append((*call, event.effect, record.seq, *end, _shown(event), text))
+    return started + unstarted
+
+
+def usage(records: Records) -> list[Row]:
+    """(session, turn, answers, input_tokens, output_tokens, cached_tokens)."""
+    spent: dict[Row, list[int]] = {}
+    for record, event in _of(records, AssistantMessage):
+        sums = spent.setdefault((record.session, record.turn), [0, 0, 0, 0])
+        for index, amount in enumerate((1, event.input_tokens, event.output_tokens, event.cached_tokens)):
+            sums[index] += amount
+    return [(*key, *sums) for key, sums in spent.items()]
+
+
+def timeline(records: Records) -> list[Row]:
+    """(session, seq, at, turn, step, kind, what, status, text)."""
+    rows: list[Row] = []
+    for record in records:
+        event = record.event
+        name, status, text = _name(event), _status(event), _shown(event)
+        what = status if name is None else name
+        at = datetime.fromtimestamp(record.at_us // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        at += f".{record.at_us // 1000 % 1000:03d}"
+        shown = None if text is None else text[:_TIMELINE_CHARS]
+        rows.append((record.session, record.seq, at, record.turn, record.step, event.kind, what, status, shown))
+    return rows
+
+
+TWINS: Final[Mapping[str, Callable[[Records], list[Row]]]] = MappingProxyType(
+    {
+        twin.__name__: twin
+        for twin in (sessions, turns, steps, messages, inbox, requests, deltas, tool_calls, usage, timeline)
+    }
+)
+"""The views by name, in the order of `views.sql`."""
+
+_OPEN_TURN: Final[Row] = (None, "open", None)
+
+
+def _of(records: Records, cls: type[E]) -> Iterator[tuple[Record, E]]:
+    for record in records:
+        if isinstance(record.event, cls):
+            yield record, record.event
+
+
+def _order(records: Records) -> dict[object, int]:
+    """The sessions, numbered as they were created."""
+    return {record.session: number for number, (record, _) in enumerate(_of(records, SessionCreated))}
+
+
+def _step(record: Record) -> Row:
+    return record.session, record.turn, record.step
+
+
+def _words(event: Event) -> str | None:
+    """The words of `event` as a text column holds them, None when it has none."""
+    match event:
+        case UserMessage() | AssistantMessage() | ToolResult():
+            return displayed(event.text)
+        case InboxSplice():
+            return None if event.content is None else displayed(text_of(event.content))
+        case ToolCall():
+            return displayed(event.arguments) or None
+        case RequestFailed() | TurnEnd():
+            return displayed(event.message) or None
+        case _:
+            return None
+
+
+def _shown(event: Event) -> str | None:
+    """The words of `event`, only their beginning when they are too large for a row."""
+    words = _words(event)
+    return words[:EXCERPT_CHARS] if words and len(words.encode()) > BLOB_MIN_BYTES else words
+
+
+def _role(event: Event) -> str | None:
+    match event:
+        case UserMessage():
+            return "user"
+        case AssistantMessage():
+            return "assistant"
+        case ToolResult():
+            return "tool"
+        case _:
+            return None
+
+
+def _name(event: Event) -> str | None:
+    match event:
+        case ToolCall() | ToolResult():
+            return displayed(event.name)
+        case AssistantDelta():
+            return event.type
+        case RequestHeader():
+            return displayed(f"{event.head.adapter}:{event.head.model}")
+        case SessionCreated():
+            return displayed(event.title)
+        case _:
+            return None
+
+
+def _status(event: Event) -> str | None:
+    match event:
+        case UserMessage():
+            return event.source
+        case AssistantMessage():
+            return event.finish
+        case ToolCall():
+            return event.effect
+        case ToolResult():
+            return event.outcome
+        case InboxSplice():
+            return event.cause
+        case RequestSent():
+            return displayed(event.purpose)
+        case RequestHeader():
+            return displayed(event.reason)
+        case RequestFailed():
+            return event.failure
+        case TurnEnd():
+            return event.reason
+        case _:
+            return None

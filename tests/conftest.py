@@ -1,0 +1,21 @@
+"""Shared set-up: hypothesis profiles, and `support` on the path."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+_COMMON = {
+    "deadline": None,
+    "print_blob": True,
+    "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+}
+settings.register_profile("quick", max_examples=60, derandomize=True, database=None, **_COMMON)
+settings.register_profile("pr", max_examples=600, database=None, **_COMMON)
+settings.register_profile("nightly", max_examples=10_000, **_COMMON)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))

@@ -1,0 +1,328 @@
+"""Each rule of the law by example: what stands in the log, what may not follow, and which rule says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import get_args
+
+import pytest
+from attrs import evolve
+
+from flightlog.core.fold import fold, placed
+from flightlog.core.invariants import RULES, Illegal, check
+from flightlog.core.state import EMPTY, State
+from flightlog_hookspecs.content import ThinkingBlock, ToolCallBlock, text_blocks
+from flightlog_hookspecs.events import (
+    AssistantDelta,
+    AssistantMessage,
+    Event,
+    Head,
+    InboxSplice,
+    RequestFailed,
+    RequestHeader,
+    RequestRetry,
+    RequestSent,
+    SessionClosed,
+    SessionCreated,
+    SessionOpened,
+    StepEnd,
+    StepStart,
+    ToolCall,
+    ToolResult,
+    TurnEnd,
+    TurnStart,
+    UnknownEvent,
+    UserMessage,
+)
+
+Log = tuple[Event, ...]
+Case = tuple[Sequence[Event], Event]
+
+CREATED = SessionCreated(uid="u")
+OPENED = SessionOpened(pid=1, host="h", kernel_version="0")
+CLOSED = SessionClosed()
+NOTE = UnknownEvent(kind="test/note", data="{}")
+END = TurnEnd(reason="completed")
+HEADER = RequestHeader(head=Head(adapter="a", model="m"), reason="first")
+
+REST: Log = (CREATED, OPENED)
+ACCEPT = InboxSplice(slot="next_turn", start=0, message_id="m1", cause="accepted", content=text_blocks("hi"))
+CLAIM = InboxSplice(slot="next_turn", start=0, removed=1, message_id="m1", cause="claimed")
+WITHDRAW = evolve(CLAIM, cause="withdrawn")
+ENTER = UserMessage(message_id="m1", content=text_blocks("hi"))
+PENDING: Log = (*REST, ACCEPT)
+TURN: Log = (*PENDING, TurnStart())
+CLAIMED: Log = (*TURN, CLAIM)
+STEP: Log = (*CLAIMED, StepStart(), ENTER)
+
+SENT = RequestSent(attempt=1, header_seq=8, messages=1, sha256="")
+OPEN: Log = (*STEP, HEADER, SENT)
+DELTA = AssistantDelta(attempt=1, block=0, type="text")
+FAILED = RequestFailed(attempt=1, failure="cut", message="", retryable=True)
+RETRY = RequestRetry(attempt=2, delay_ms=1)
+BROKEN: Log = (*OPEN, FAILED)
+
+SAID = AssistantMessage(attempt=1, content=text_blocks("hello"), finish="stop")
+ASKED = evolve(
+    SAID,
+    content=(
+        ToolCallBlock(call_id="c1", name="look", arguments="{}"),
+        ToolCallBlock(call_id="c2", name="look", arguments="{}"),
+    ),
+    finish="tool_calls",
+)
+ANSWERED: Log = (*OPEN, SAID)
+CALLING: Log = (*OPEN, ASKED)
+CALL = ToolCall(
+    position=0,
+    call_id="c1",
+    name="look",
+    arguments="{}",
+    invocation_id="u.1.1.0",
+    message_seq=10,
+    mode="parallel",
+    effect="read",
+    plugin="p",
+    plugin_version="1",
+)
+RESULT = ToolResult(
+    position=0, call_id="c1", name="look", message_seq=10, outcome="ok", content=text_blocks("blue"), call_seq=11
+)
+UNSTARTED = evolve(RESULT, call_seq=None, outcome="not_started")
+STARTED: Log = (*CALLING, CALL)
+ENDED: Log = (*ANSWERED, StepEnd())
+
+CASES: dict[str, list[Case]] = {
+    "created-first": [((), OPENED), ((), NOTE), (REST, CREATED), (REST, evolve(CREATED, uid="v"))],
+    "closed": [
+        ((CREATED,), ACCEPT),
+        ((CREATED,), CLOSED),
+        ((CREATED,), NOTE),
+        ((*REST, CLOSED), TurnStart()),
+        ((*REST, CLOSED), CLOSED),
+        ((*REST, CLOSED), NOTE),
+    ],
+    "closed-in-turn": [(TURN, CLOSED), (OPEN, CLOSED)],
+    "turn-nested": [(TURN, TurnStart()), (STEP, TurnStart())],
+    "turn-outside": [(REST, END), (REST, StepStart()), (PENDING, CLAIM), ((*ENDED, END), END)],
+    "turn-step-open": [(STEP, END), (ANSWERED, END)],
+    "step-nested": [(STEP, StepStart()), ((*STEP, evolve(ACCEPT, message_id="m2")), evolve(CLAIM, message_id="m2"))],
+    "step-outside": [
+        (where, event)
+        for where in (REST, TURN, ENDED)
+        for event in (StepEnd(), ENTER, HEADER, SENT, DELTA, SAID, FAILED, RETRY, CALL, RESULT)
+    ],
+    "step-unanswered": [
+        (CALLING, StepEnd()),
+        (STARTED, StepEnd()),
+        ((*STARTED, RESULT), StepEnd()),
+        ((*CALLING, UNSTARTED), StepEnd()),
+    ],
+    "step-attempt-open": [(OPEN, StepEnd()), ((*OPEN, DELTA), StepEnd())],
+    "splice-range": [
+        (REST, WITHDRAW),
+        (PENDING, evolve(ACCEPT, message_id="m2", start=2)),
+        (PENDING, evolve(ACCEPT, message_id="m2", start=-1)),
+        (PENDING, evolve(WITHDRAW, start=1)),
+        (PENDING, evolve(WITHDRAW, slot="next_step")),
+        (TURN, evolve(CLAIM, start=1)),
+    ],
+    "splice-shape": [
+        (PENDING, evolve(WITHDRAW, removed=2)),
+        (PENDING, evolve(WITHDRAW, removed=-1)),
+        (PENDING, evolve(WITHDRAW, removed=0)),
+        (PENDING, evolve(ACCEPT, content=None)),
+        (TURN, evolve(CLAIM, content=text_blocks("other"))),
+        (TURN, evolve(CLAIM, content=())),
+    ],
+    "splice-pending": [(PENDING, ACCEPT), (PENDING, evolve(ACCEPT, slot="next_step")), (TURN, ACCEPT)],
+    "splice-names": [
+        (PENDING, evolve(WITHDRAW, message_id="m2")),
+        (PENDING, evolve(ACCEPT, message_id="m2", removed=1, cause="edited")),
+        (TURN, evolve(CLAIM, message_id="m2")),
+    ],
+    "claim-lost": [
+        (CLAIMED, END),
+        (CLAIMED, NOTE),
+        (CLAIMED, WITHDRAW),
+        (CLAIMED, evolve(ACCEPT, message_id="m2")),
+        *(((*CLAIMED, StepStart()), event) for event in (HEADER, SENT, StepEnd(), evolve(ENTER, message_id="m2"))),
+    ],
+    "claim-content": [
+        ((*CLAIMED, StepStart()), evolve(ENTER, content=text_blocks("ho"))),
+        ((*CLAIMED, StepStart()), evolve(ENTER, content=())),
+        ((*CLAIMED, StepStart()), evolve(ENTER, source="plugin")),
+    ],
+    "user-during-attempt": [(OPEN, ENTER), ((*OPEN, DELTA), ENTER)],
+    "header-late": [(OPEN, HEADER), (ANSWERED, HEADER), (CALLING, HEADER)],
+    "header-named": [
+        (STEP, SENT),
+        ((*STEP, HEADER), evolve(SENT, header_seq=7)),
+        ((*STEP, HEADER, HEADER), SENT),
+        (BROKEN, evolve(SENT, attempt=2, header_seq=0)),
+    ],
+    "attempt-number": [
+        ((*STEP, HEADER), evolve(SENT, attempt=0)),
+        ((*STEP, HEADER), evolve(SENT, attempt=2)),
+        (OPEN, evolve(SENT, attempt=2)),
+        (ANSWERED, evolve(SENT, attempt=2)),
+        (BROKEN, SENT),
+        (BROKEN, evolve(SENT, attempt=3)),
+    ],
+    "attempt-open": [
+        (where, event)
+        for where in (STEP, BROKEN, ANSWERED)
+        for event in (DELTA, SAID, FAILED, evolve(DELTA, attempt=0))
+    ]
+    + [(OPEN, evolve(event, attempt=attempt)) for event in (DELTA, SAID, FAILED) for attempt in (0, 2)],
+    "retry-place": [
+        (STEP, RETRY),
+        (OPEN, RETRY),
+        (ANSWERED, RETRY),
+        (BROKEN, evolve(RETRY, attempt=1)),
+        (BROKEN, evolve(RETRY, attempt=3)),
+        ((*BROKEN, RETRY), RETRY),
+    ],
+    "answer-empty": [
+        (OPEN, evolve(SAID, content=content))
+        for content in ((), text_blocks(""), text_blocks(" \n\t\u2003"), (ThinkingBlock(text="hm"),))
+    ],
+    "calls-truncated": [(OPEN, evolve(ASKED, finish=finish)) for finish in ("length", "refusal", "interrupted")],
+    "call-named": [
+        (ANSWERED, CALL),
+        (ANSWERED, UNSTARTED),
+        *(
+            (where, evolve(event, **change))
+            for where, event in ((CALLING, CALL), (CALLING, UNSTARTED), (STARTED, RESULT))
+            for change in (
+                {"position": -1},
+                {"position": 1},
+                {"position": 2},
+                {"call_id": "c2"},
+                {"name": "write"},
+                {"message_seq": 9},
+            )
+        ),
+    ],
+    "call-twice": [(STARTED, CALL), ((*STARTED, RESULT), CALL), ((*CALLING, UNSTARTED), CALL)],
+    "result-twice": [((*STARTED, RESULT), RESULT), ((*CALLING, UNSTARTED), UNSTARTED)],
+    "result-call": [
+        (CALLING, RESULT),
+        (STARTED, UNSTARTED),
+        (STARTED, evolve(RESULT, call_seq=10)),
+        (STARTED, evolve(RESULT, call_seq=12)),
+    ],
+}
+
+
+def state_after(events: Sequence[Event]) -> State:
+    state = EMPTY
+    for seq, event in enumerate(events, 1):
+        follow(state, event)
+        state = fold(state, event, seq, epoch_of(state, event))
+    return state
+
+
+def follow(state: State, event: Event) -> None:
+    check(state, event, epoch_of(state, event), placed(state, event))
+
+
+def epoch_of(state: State, event: Event) -> int:
+    return state.epoch + isinstance(event, (SessionCreated, SessionOpened))
+
+
+@pytest.mark.parametrize(
+    ("rule", "log", "event"),
+    [
+        pytest.param(rule, *case, id=f"{rule}-{number}")
+        for rule, cases in CASES.items()
+        for number, case in enumerate(cases, 1)
+    ],
+)
+def test_what_may_not_follow_is_refused_by_its_rule(rule: str, log: Log, event: Event) -> None:
+    state = state_after(log)
+    with pytest.raises(Illegal) as refused:
+        follow(state, event)
+    assert refused.value.rule == rule
+    assert RULES[rule] in str(refused.value)
+
+
+PLACES: dict[type, tuple[Log, Event]] = {
+    SessionCreated: ((), CREATED),
+    SessionOpened: ((*STARTED,), OPENED),
+    SessionClosed: (REST, CLOSED),
+    InboxSplice: (STEP, evolve(ACCEPT, message_id="m2")),
+    TurnStart: (PENDING, TurnStart()),
+    TurnEnd: (ENDED, END),
+    StepStart: (CLAIMED, StepStart()),
+    StepEnd: (ANSWERED, StepEnd()),
+    UserMessage: ((*CLAIMED, StepStart()), ENTER),
+    RequestHeader: (STEP, HEADER),
+    RequestSent: ((*STEP, HEADER), SENT),
+    AssistantDelta: (OPEN, DELTA),
+    AssistantMessage: (OPEN, SAID),
+    RequestFailed: (OPEN, FAILED),
+    RequestRetry: (BROKEN, RETRY),
+    ToolCall: (CALLING, CALL),
+    ToolResult: (STARTED, RESULT),
+    UnknownEvent: (STARTED, NOTE),
+}
+"""For each class of events a log that it may follow."""
+
+
+@pytest.mark.parametrize("cls", get_args(Event), ids=lambda cls: cls.__name__)
+def test_every_event_stands_in_its_place_under_the_current_epoch(cls: type) -> None:
+    log, event = PLACES[cls]
+    state = state_after(log)
+    epoch, (turn, step) = epoch_of(state, event), placed(state, event)
+    check(state, event, epoch, (turn, step))
+    for other in (epoch - 1, epoch + 1):
+        assert rule_of(state, event, other, (turn, step)) == "epoch"
+    for place in (((turn or 0) + 1, step), (turn, (step or 0) + 1), (turn, 0), (0, step), (turn and None, step or 1)):
+        assert rule_of(state, event, epoch, place) == "place"
+
+
+def rule_of(state: State, event: Event, epoch: int, place: tuple[int | None, int | None]) -> str | None:
+    try:
+        check(state, event, epoch, place)
+    except Illegal as error:
+        return error.rule
+    return None
+
+
+def test_every_rule_has_an_example() -> None:
+    # "epoch" and "place" are tried on every class above, "seq-dense" wherever rows are read.
+    assert {*CASES, "epoch", "place", "seq-dense"} == set(RULES)
+
+
+@pytest.mark.parametrize(
+    ("log", "event"),
+    [
+        pytest.param((*REST, CLOSED), OPENED, id="an owner after a clean close"),
+        pytest.param(STARTED, OPENED, id="an owner in the middle of a call"),
+        pytest.param((*OPEN, DELTA), NOTE, id="an unknown kind in the middle of an answer"),
+        pytest.param(OPEN, evolve(ACCEPT, message_id="m2"), id="a message is accepted during an answer"),
+        pytest.param((*PENDING, WITHDRAW), ACCEPT, id="an id that left may come again"),
+        pytest.param(
+            PENDING,
+            evolve(ACCEPT, removed=1, cause="edited", content=text_blocks("ho")),
+            id="a pending message is edited",
+        ),
+        pytest.param(CALLING, UNSTARTED, id="a call is answered without having started"),
+        pytest.param(STARTED, evolve(UNSTARTED, position=1, call_id="c2"), id="a later call is answered first"),
+        pytest.param(BROKEN, evolve(SENT, attempt=2), id="a retry that nobody announced"),
+        pytest.param(BROKEN, StepEnd(), id="a step ends with a failed request"),
+        pytest.param(STEP, StepEnd(), id="a step ends without a request"),
+        pytest.param(BROKEN, HEADER, id="the head changes between two attempts"),
+        pytest.param(ANSWERED, ENTER, id="context enters behind an answer"),
+        pytest.param(OPEN, evolve(SAID, finish="interrupted"), id="an answer is cut off"),
+        pytest.param(OPEN, evolve(ASKED, finish="stop"), id="calls that end with stop"),
+    ],
+)
+def test_what_may_follow_is_accepted(log: Log, event: Event) -> None:
+    follow(state_after(log), event)
+
+
+def test_an_unlisted_rule_cannot_be_broken() -> None:
+    with pytest.raises(AssertionError, match="unlisted rule"):
+        Illegal("no-such-rule", "")

@@ -1,0 +1,142 @@
+"""Real SIGKILLs at every boundary of a run, some again during the recovery: nothing is lost, nothing is doubled."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from flightlog_hookspecs.events import Record, ToolCall, ToolResult, TurnEnd, UserMessage
+from support.children import TESTS
+from support.conversation import assert_at_rest, assert_effects
+from support.kernels import records_of
+
+from child import MESSAGES, TASKS, Working  # isort: skip
+
+Run = Callable[[Path, int], int]
+KILLED = -signal.SIGKILL
+
+pytestmark = pytest.mark.kill
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """A folder in memory if there is one: a SIGKILL does not lose what the file system has."""
+    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=parent, prefix="flightlog-crash-") as made:
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """Let a child work in a folder until it is done or dies at a boundary; returns its exit code."""
+    server = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("child.py"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+
+    def once(folder: Path, die_at: int) -> int:
+        folder.mkdir(exist_ok=True)
+        server.stdin.write(json.dumps({"folder": str(folder), "die_at": die_at}) + "\n")
+        server.stdin.flush()
+        return int(json.loads(server.stdout.readline()))
+
+    yield once
+    server.communicate()
+    assert server.returncode == 0
+
+
+def lines(folder: Path, file: str) -> list[str]:
+    """What the world has seen."""
+    path = folder / file
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def check(folder: Path) -> list[Record]:
+    """All the promises, once the work is done."""
+    records = assert_at_rest(folder / "a.db", Working([]))
+    delivered = Counter(record.event.message_id for record in records if isinstance(record.event, UserMessage))
+    assert set(lines(folder, "acknowledged")) <= delivered.keys(), "an acknowledged message was lost"
+    assert set(delivered.values()) == {1}
+    texts = [record.event.text for record in records if isinstance(record.event, UserMessage)]
+    assert [text for text in texts if text != "go on"] == list(MESSAGES)
+    effects = [line.split() for line in lines(folder, "effects")]
+    assert_effects(records, [invocation_id for invocation_id, _, _ in effects])
+    unknown = {
+        (record.event.name, record.event.call_seq)
+        for record in records
+        if isinstance(record.event, ToolResult) and record.event.outcome == "unknown"
+    }
+    times = Counter((effect, task) for _, effect, task in effects)
+    for effect in TASKS:
+        for number in ("1", "2"):
+            happened = times[effect, number]
+            if effect in ("read", "idempotent"):
+                assert happened >= 1
+            else:
+                assert happened <= 1, f"{effect} {number} happened {happened} times"
+                assert happened == 1 or any(name == effect for name, _ in unknown)
+    return records
+
+
+def test_a_run_that_is_not_killed_does_everything_once(run: Run, folder: Path) -> None:
+    assert run(folder / "whole", -1) == 0
+    records = check(folder / "whole")
+    assert Counter(line.split()[1] for line in lines(folder / "whole", "effects")) == dict.fromkeys(TASKS, 2)
+    assert [record.event.reason for record in records if isinstance(record.event, TurnEnd)] == ["completed"] * 2
+    assert int((folder / "whole" / "boundaries").read_text()) > 60
+
+
+def test_killed_at_every_boundary_and_resumed_nothing_is_lost_or_doubled(run: Run, folder: Path) -> None:
+    assert run(folder / "measure", -1) == 0
+    total = int((folder / "measure" / "boundaries").read_text())
+    outcomes: set[str] = set()
+    reasons: set[str] = set()
+    for number in range(total):
+        here = folder / f"once{number}"
+        assert run(here, number) == KILLED
+        opened_before = intents(here)
+        assert run(here, -1) == 0
+        records = check(here)
+        assert opened_before <= {r.event.invocation_id for r in records if isinstance(r.event, ToolCall)}
+        outcomes |= {record.event.outcome for record in records if isinstance(record.event, ToolResult)}
+        reasons |= {record.event.reason for record in records if isinstance(record.event, TurnEnd)}
+        shutil.rmtree(here)
+    assert outcomes == {"ok", "not_started", "aborted", "unknown"}
+    assert reasons == {"completed", "interrupted"}
+
+
+def intents(folder: Path) -> set[str]:
+    """The calls that were committed, and every effect must be among them."""
+    path = folder / "a.db"
+    if not path.exists() or not lines(folder, "acknowledged"):
+        return set()
+    found = {r.event.invocation_id for r in records_of(path) if isinstance(r.event, ToolCall)}
+    assert {line.split()[0] for line in lines(folder, "effects")} <= found, "an effect without its intent"
+    return found
+
+
+def test_killed_again_during_the_recovery_it_still_arrives_at_the_same_promises(run: Run, folder: Path) -> None:
+    total = int((folder / "measure" / "boundaries").read_text())
+    for number in range(0, total, 2):
+        here = folder / f"twice{number}"
+        assert run(here, number) == KILLED
+        for again in (number // 2 % 4, number // 2 % 7, 1):
+            assert run(here, again) == KILLED
+        assert run(here, -1) == 0
+        check(here)
+        shutil.rmtree(here)

@@ -1,0 +1,326 @@
+"""What a model is sent is what the log says, byte for byte; any difference stops the request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise, permutations
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+import flightlog
+from flightlog import Limits, Session, tool
+from flightlog.testing import Attempts, Bundle, Cue, FakeModel, calls, words
+from flightlog_hookspecs import Finish, Head, Message, PromptSection, TextBlock, Tool
+from flightlog_hookspecs.errors import InvariantViolation, ProviderError
+from flightlog_hookspecs.events import RequestHeader, RequestSent, ToolResult, TurnEnd, UserMessage
+from support.kernels import events_of, opened, records_of, session_of, verified
+
+FAST = Limits(retry_base_ms=1, retry_max_ms=1)
+
+
+@tool(mode="parallel", effect="read")
+async def look(at: str) -> str:
+    """Look at something."""
+    return f"{at} is blue"
+
+
+@tool(effect="write")
+async def fail() -> str:
+    """Fail."""
+    raise ValueError("broken")
+
+
+CALLS = st.sampled_from(
+    [("look", {"at": "sky"}), ("look", {"at": 3}), ("look", "[1]"), ("look", '{"at": "cu'), ("fail", {}), ("nope", {})]
+)
+STEP = st.tuples(st.text(max_size=20), st.lists(CALLS, max_size=3))
+FAILURE = st.sampled_from(["server", "cut", "auth"])
+TURN = st.tuples(st.text(max_size=20), st.lists(st.tuples(STEP, st.lists(FAILURE, max_size=2)), min_size=1, max_size=3))
+
+
+def reply(step: tuple[str, list[tuple[str, object]]], failures: list[str]) -> Attempts:
+    """A step's reply: attempts that fail, then the answer."""
+    said, wanted = step
+    answer: list[Cue] = [*(words(said) if said else []), *calls(*wanted)]
+    failing = [[*words("wasted"), ProviderError(kind, "planted")] for kind in failures]
+    return Attempts((*failing, answer or words("nothing")))
+
+
+@given(turns=st.lists(TURN, min_size=1, max_size=3), reopen=st.booleans())
+async def test_every_request_is_rebuilt_from_the_log_byte_for_byte(
+    turns: list[tuple[str, list[tuple[tuple[str, list[tuple[str, object]]], list[str]]]]],
+    reopen: bool,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "a.db"
+    model = FakeModel([reply(step, failures) for _, steps in turns for step, failures in steps])
+    if reopen:
+        for text, _ in turns:
+            async with session_of(path, model, look, fail, limits=FAST) as session:
+                await session.followup(text)
+                await session.run()
+    else:
+        async with session_of(path, model, look, fail, limits=FAST) as session:
+            for text, _ in turns:
+                await session.followup(text)
+            await session.run()
+    sent = [record for record in records_of(path) if isinstance(record.event, RequestSent)]
+    assert len(sent) == len(model.requests)
+    with flightlog.open_log(path, discover=False, plugins=[Bundle(adapters=[model], tools=[look, fail])]) as log:
+        reader = log.session("s")
+        for record, fragments in zip(sent, model.requests, strict=True):
+            rebuilt = reader.request(record.turn, record.step, record.event.attempt)
+            assert rebuilt.fragments == fragments
+            assert rebuilt.proven is True
+            assert rebuilt.seq == record.seq
+        assert reader.verify() == len(records_of(path))
+    for before, after in pairwise(model.requests):
+        assert after[: len(before)] == before  # nothing that was sent is ever rewritten
+
+
+def swapped(order: tuple[int, ...]) -> tuple[list[Tool], Callable[[], object]]:
+    """Three tools that finish in `order`, and what starts them doing so."""
+    gates = [trio.Event() for _ in range(3)]
+    ended = [trio.Event() for _ in range(3)]
+
+    def made(number: int) -> Tool:
+        async def body() -> str:
+            await gates[number].wait()
+            ended[number].set()
+            return f"result {number}"
+
+        return Tool(body=body, name=f"t{number}", description="Wait.", mode="parallel", effect="read")
+
+    async def direct() -> None:
+        for number in order:
+            await trio.testing.wait_all_tasks_blocked()
+            gates[number].set()
+            await ended[number].wait()
+
+    return [made(number) for number in range(3)], direct
+
+
+async def test_the_request_has_the_same_bytes_whatever_order_the_tools_finish_in(tmp_path: Path) -> None:
+    requests, finishing = set(), set()
+    for order in permutations(range(3)):
+        path = tmp_path / f"{order}.db"
+        tools, direct = swapped(order)
+        model = FakeModel([calls(("t0", {}), ("t1", {}), ("t2", {}))])
+        async with session_of(path, model, *tools) as session, trio.open_nursery() as nursery:
+            await session.followup("hi")
+            nursery.start_soon(direct)
+            await session.run()
+        requests.add(model.requests[1])
+        finishing.add(tuple(result.position for result in events_of(path, ToolResult)))
+        assert verified(path, model)
+    assert len(finishing) == 6, "the orders differed in the log"
+    assert len(requests) == 1, "and not in the request"
+
+
+def drop_last_message(session: Session) -> None:
+    session._journal.history._entries.pop()
+
+
+def alter_last_message(session: Session) -> None:
+    entries = session._journal.history._entries
+    place, message = entries[-1]
+    entries[-1] = (place, evolve(message, content=(TextBlock(text="forged"),)))
+
+
+def add_a_message(session: Session) -> None:
+    session._journal.history.add(UserMessage(message_id="x", content=(TextBlock(text="forged"),)), 10_000)
+
+
+def alter_the_system_text(session: Session) -> None:
+    state = session._journal.state
+    head = evolve(state.header.head, system="You are evil.")
+    session._journal.state = evolve(state, header=evolve(state.header, head=head))
+
+
+def alter_the_tools(session: Session) -> None:
+    state = session._journal.state
+    head = evolve(state.header.head, tools=())
+    session._journal.state = evolve(state, header=evolve(state.header, head=head))
+
+
+def forget_the_header_row(session: Session) -> None:
+    state = session._journal.state
+    session._journal.state = evolve(state, header_seq=state.header_seq + 1, header=evolve(state.header))
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        drop_last_message,
+        alter_last_message,
+        add_a_message,
+        alter_the_system_text,
+        alter_the_tools,
+        forget_the_header_row,
+    ],
+)
+async def test_a_request_that_differs_from_the_log_is_not_sent(
+    tmp_path: Path, tamper: Callable[[Session], None]
+) -> None:
+    held: list[Session] = []
+
+    def watch(name: str, _: str, seq: int) -> None:
+        # Once the result is committed, before the next request is derived.
+        if held and name == "committed" and len(held[0]._journal.history) == 3:
+            tamper(held.pop())
+
+    model = FakeModel([calls(("look", {"at": "sky"}))])
+    async with session_of(tmp_path / "a.db", model, look, on_boundary=watch) as session:
+        held.append(session)
+        await session.followup("hi")
+        with pytest.raises(InvariantViolation):
+            await session.run()
+    assert not held
+    assert len(model.requests) == 1
+    assert [end.code for end in events_of(tmp_path / "a.db", TurnEnd)] == ["InvariantViolation"]
+    model.requests.clear()
+    async with session_of(tmp_path / "a.db", model, look) as session:
+        await session.followup("again")
+        assert (await session.run()).reason == "completed"
+    assert verified(tmp_path / "a.db", model)
+
+
+async def test_what_was_sent_before_is_proven_anew_when_the_head_changes(tmp_path: Path) -> None:
+    """A new head encodes everything again, so all of it must be compared again."""
+    texts = iter(["one", "two", "three"])
+    section = PromptSection(name="changing", rank=1, render=lambda: next(texts))
+    model = FakeModel([words("a"), words("b")])
+    async with session_of(tmp_path / "a.db", model, sections=[section]) as session:
+        await session.followup("hi")
+        await session.run()
+        place, message = session._journal.history._entries[0]
+        session._journal.history._entries[0] = (place, evolve(message, content=(TextBlock(text="forged"),)))
+        await session.followup("again")
+        with pytest.raises(InvariantViolation):
+            await session.run()
+    assert len(model.requests) == 1
+
+
+class Changing:
+    """A session opened again and again, each time a little different."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.model = FakeModel([])
+
+    async def turn(self, *tools: Tool, system: str = "", model: str = "fake:m") -> tuple[bytes, ...]:
+        """Run one turn; returns its first request."""
+        before = len(self.model.requests)
+        async with (
+            opened(self.path, self.model, *tools) as kernel,
+            kernel.session("s", model=model, system=system) as session,
+        ):
+            await session.followup("hi")
+            await session.run()
+        return self.model.requests[before]
+
+
+async def test_a_changed_head_is_logged_at_the_next_turn_and_leaves_the_conversation_as_it_was(tmp_path: Path) -> None:
+    session = Changing(tmp_path / "a.db")
+    first = await session.turn(look)
+    same = await session.turn(look)
+    tools = await session.turn(look, fail)
+    system = await session.turn(look, fail, system="Be brief.")
+    model = await session.turn(look, fail, system="Be brief.", model="fake:other")
+    back = await session.turn(look)
+    headers = [event.reason for event in events_of(tmp_path / "a.db", RequestHeader)]
+    assert headers == ["first", "tools", "system", "model", "model, system, tools"]
+    requests = [first, same, tools, system, model, back]
+    for before, after in pairwise(requests):
+        assert after[1 : len(before)] == before[1:], "the conversation is sent as it was before"
+    assert same[0] == first[0] == back[0] != tools[0] != system[0] != model[0]
+    assert verified(tmp_path / "a.db", session.model)
+
+
+async def test_a_section_that_changes_within_a_turn_takes_effect_at_the_next(tmp_path: Path) -> None:
+    def counting() -> Iterator[str]:
+        for number in range(100):
+            yield f"rendered {number}"
+
+    numbers = counting()
+    section = PromptSection(name="changing", rank=1, render=lambda: next(numbers))
+    model = FakeModel([calls(("look", {"at": "sky"})), words("one"), calls(("look", {"at": "sea"})), words("two")])
+    async with session_of(tmp_path / "a.db", model, look, sections=[section]) as session:
+        await session.followup("a")
+        await session.followup("b")
+        await session.run()
+    heads = [fragments[0] for fragments in model.requests]
+    assert heads == [
+        b'["head", "m", "rendered 0", ["look"]]',
+        b'["head", "m", "rendered 0", ["look"]]',
+        b'["head", "m", "rendered 1", ["look"]]',
+        b'["head", "m", "rendered 1", ["look"]]',
+    ]
+    assert verified(tmp_path / "a.db", model)
+
+
+async def test_sections_stand_by_rank_then_name_behind_the_hosts_system_text(tmp_path: Path) -> None:
+    sections = [
+        PromptSection(name="b", rank=2, render=lambda: "third"),
+        PromptSection(name="a", rank=2, render=lambda: "second"),
+        PromptSection(name="z", rank=1, render=lambda: "first"),
+        PromptSection(name="n", rank=0, render=lambda: ""),
+    ]
+    model = FakeModel([])
+    async with (
+        opened(tmp_path / "a.db", model, sections=sections) as kernel,
+        kernel.session("s", model="fake:m", system="host") as session,
+    ):
+        await session.followup("hi")
+        await session.run()
+        assert kernel.read("s").request(1, 1).head.system == "host\n\nfirst\n\nsecond\n\nthird"
+
+
+@pytest.mark.parametrize("wrong", [ValueError("no"), SystemExit(1)], ids=["error", "exit"])
+async def test_a_section_that_raises_ends_the_turn_and_not_the_session(tmp_path: Path, wrong: BaseException) -> None:
+    broken = [True]
+
+    def render() -> str:
+        if broken:
+            raise wrong
+        return "Fine."
+
+    model = FakeModel([words("ok")])
+    section = PromptSection(name="moody", rank=1, render=render)
+    async with session_of(tmp_path / "a.db", model, sections=[section]) as session:
+        await session.followup("hi")
+        turn = await session.run()
+        assert (turn.reason, turn.code) == ("error", "PluginError")
+        assert "moody" in turn.message
+        broken.clear()
+        await session.followup("again")
+        assert (await session.run()).text == "ok"
+    assert len(model.requests) == 1
+
+
+async def test_an_adapter_that_encodes_differently_later_is_found_by_verify(tmp_path: Path) -> None:
+    class Drifting(FakeModel):
+        version = 1
+
+        def encode(self, part: Head | Message) -> bytes:
+            return super().encode(part) + str(self.version).encode()
+
+    model = Drifting([words("one"), [*words("two"), Finish(reason="stop")]])
+    async with session_of(tmp_path / "a.db", model) as session:
+        await session.followup("hi")
+        await session.run()
+    assert verified(tmp_path / "a.db", model)
+    model.version = 2
+    with flightlog.open_log(tmp_path / "a.db", discover=False, plugins=[Bundle(adapters=[model])]) as log:
+        assert log.session("s").request(1, 1).proven is False
+        with pytest.raises(flightlog.errors.LogCorrupt, match="request-derivable"):
+            log.session("s").verify()
+    with flightlog.open_log(tmp_path / "a.db", discover=False) as log:
+        assert log.session("s").request(1, 1).proven is None
+        assert log.session("s").verify()

@@ -1,0 +1,190 @@
+# ruff: noqa: E501  rows stand as they are
+"""One fixed log and the bytes it has become: a change of format must be noticed, and be meant."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from itertools import pairwise
+
+from flightlog.store.codec import FORMAT, Encoded, decode, encode
+from flightlog_hookspecs.content import TextBlock, ThinkingBlock, ToolCallBlock
+from flightlog_hookspecs.events import (
+    AssistantDelta,
+    AssistantMessage,
+    DeltaPiece,
+    Event,
+    Head,
+    InboxSplice,
+    PluginVersion,
+    Record,
+    RequestFailed,
+    RequestHeader,
+    RequestRetry,
+    RequestSent,
+    SessionClosed,
+    SessionCreated,
+    SessionOpened,
+    Spill,
+    StepEnd,
+    StepStart,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    TurnEnd,
+    TurnStart,
+    UnknownEvent,
+    UserMessage,
+)
+from support import values
+
+UID = "0123456789abcdef" * 2
+EVENTS: tuple[Event, ...] = (
+    SessionCreated(uid=UID, title="Ünïcode"),
+    SessionOpened(pid=1, host="host", kernel_version="0.1.0", plugins=(PluginVersion(name="files", version="1"),)),
+    InboxSplice(slot="next_turn", start=0, message_id="m1", cause="accepted", content=(TextBlock(text="hi"),)),
+    TurnStart(),
+    InboxSplice(slot="next_turn", start=0, removed=1, message_id="m1", cause="claimed"),
+    StepStart(),
+    UserMessage(message_id="m1", content=(TextBlock(text="hi"),)),
+    RequestHeader(
+        head=Head(
+            adapter="a",
+            model="m",
+            system="be brief",
+            tools=(ToolSpec(name="look", description="Look.", parameters='{"type":"object"}'),),
+        ),
+        reason="first",
+    ),
+    RequestSent(attempt=1, header_seq=8, messages=1, sha256="00"),
+    AssistantDelta(
+        attempt=1, block=0, type="text", pieces=(DeltaPiece(at_ms=0, text="I w"), DeltaPiece(at_ms=3, text="\0"))
+    ),
+    RequestFailed(attempt=1, failure="cut", message="the stream ended", retryable=True),
+    RequestRetry(attempt=2, delay_ms=500),
+    RequestSent(attempt=2, header_seq=8, messages=1, sha256="00"),
+    AssistantMessage(
+        attempt=2,
+        content=(
+            ThinkingBlock(text="hm", replay='{"signature":"s"}'),
+            TextBlock(text="I will "),
+            TextBlock(text="look."),
+            ToolCallBlock(call_id="c1", name="look", arguments='{"at":"sky"}'),
+        ),
+        finish="tool_calls",
+        input_tokens=12,
+        output_tokens=7,
+    ),
+    ToolCall(
+        position=0,
+        call_id="c1",
+        name="look",
+        arguments='{"at":"sky"}',
+        invocation_id=f"{UID}.1.1.0",
+        message_seq=14,
+        mode="parallel",
+        effect="read",
+        plugin="files",
+        plugin_version="1",
+    ),
+    ToolResult(
+        position=0,
+        call_id="c1",
+        name="look",
+        message_seq=14,
+        outcome="ok",
+        content=(TextBlock(text="blue\ud800"),),
+        call_seq=15,
+        duration_us=42,
+        spill=Spill(sha256="ab", bytes=3),
+    ),
+    StepEnd(),
+    UnknownEvent(kind="newer/thing", data='{"a":[1,2.5,null]}'),
+    TurnEnd(reason="error", code="auth", message="x" * 70_000),
+    SessionClosed(),
+)
+GOLDEN = (
+    ('{"uid":"0123456789abcdef0123456789abcdef","title":"Ünïcode"}', "c6532fcb80064de3"),
+    ('{"pid":1,"host":"host","kernel_version":"0.1.0","plugins":[{"name":"files","version":"1"}]}', "d37212b207691cbd"),
+    (
+        '{"slot":"next_turn","start":0,"message_id":"m1","cause":"accepted","content":[{"type":"text","chars":2}]}',
+        "e7c932aa2343fb1c",
+    ),
+    ("{}", "c63efd0faa732197"),
+    ('{"slot":"next_turn","start":0,"message_id":"m1","cause":"claimed","removed":1}', "9a392ebc0fef8e9f"),
+    ("{}", "ffbfeb1b3860bd09"),
+    ('{"message_id":"m1","content":[{"type":"text","chars":2}]}', "2e63d59f48b2f887"),
+    (
+        '{"head":{"adapter":"a","model":"m","system":"be brief","tools":[{"name":"look","description":"Look.","parameters":"{\\"type\\":\\"object\\"}"}]},"reason":"first"}',
+        "cc60b0d10ebaee80",
+    ),
+    ('{"attempt":1,"header_seq":8,"messages":1,"sha256":"00"}', "46882958ad33701c"),
+    (
+        '{"attempt":1,"block":0,"type":"text","sha256":"bb472e0a2f410f3f53da1ac2ca32c506f22ece01a07202d53f032f19a2d435c5","exact":["I w","\\u0000"]}',
+        "d51d8ea2b83b1d88",
+    ),
+    ('{"attempt":1,"failure":"cut","retryable":true}', "3d36533400cf37dc"),
+    ('{"attempt":2,"delay_ms":500}', "9edc5481b1bf9520"),
+    ('{"attempt":2,"header_seq":8,"messages":1,"sha256":"00"}', "5623ecd37d17564a"),
+    (
+        '{"attempt":2,"content":[{"text":"hm","replay":"{\\"signature\\":\\"s\\"}","type":"thinking"},{"type":"text","chars":7},{"type":"text","chars":5},{"call_id":"c1","name":"look","arguments":"{\\"at\\":\\"sky\\"}","type":"tool_call"}],"finish":"tool_calls","input_tokens":12,"output_tokens":7}',
+        "d6645e6dd7c3f2ef",
+    ),
+    (
+        '{"position":0,"call_id":"c1","name":"look","invocation_id":"0123456789abcdef0123456789abcdef.1.1.0","message_seq":14,"mode":"parallel","effect":"read","plugin":"files","plugin_version":"1"}',
+        "938ad72221be3113",
+    ),
+    (
+        '{"position":0,"call_id":"c1","name":"look","message_seq":14,"outcome":"ok","content":[{"text":"blue\\ud800","type":"text"}],"call_seq":15,"duration_us":42,"spill":{"sha256":"ab","bytes":3}}',
+        "b3d76feec17d4de4",
+    ),
+    ("{}", "89174965b29715bc"),
+    ('{"a":[1,2.5,null]}', "3621a779b1a55bb3"),
+    ('{"reason":"error","code":"auth"}', "b506026ee5847c1c"),
+    ("{}", "9961640caae646a2"),
+)
+"""Of each row its data and the beginning of its digest."""
+
+
+def rows() -> list[Encoded]:
+    digest, made = b"", list[Encoded]()
+    for seq, event in enumerate(EVENTS, 1):
+        record = Record(
+            session="s",
+            seq=seq,
+            at_us=1_700_000_000_000_000 + seq,
+            turn=1 if 4 <= seq <= 19 else None,
+            step=1 if 6 <= seq <= 17 else None,
+            epoch=min(seq - 1, 1),
+            event=event,
+            ignorable=isinstance(event, UnknownEvent),
+        )
+        made.append(encode(record, 1, UID, digest))
+        digest = made[-1].row.digest
+    return made
+
+
+def test_a_fixed_log_is_written_as_it_always_was() -> None:
+    assert FORMAT == 1
+    for encoded, golden in zip(rows(), GOLDEN, strict=True):
+        assert (encoded.row.data, encoded.row.digest.hex()[:16]) == golden, encoded.row.kind
+
+
+def test_every_known_kind_is_in_the_fixed_log() -> None:
+    assert {type(event) for event in EVENTS} == set(values.EVENT_CLASSES)
+
+
+def test_what_was_written_then_is_read_now() -> None:
+    for encoded, (data, _), event in zip(rows(), GOLDEN, EVENTS, strict=True):
+        read = decode(encoded.row._replace(data=data), "s", dict(encoded.blobs).__getitem__, list(encoded.pieces))
+        assert read.event == event
+
+
+def test_the_digest_is_what_the_documentation_says() -> None:
+    """sha256 over the digest before, then format, uid and the stored facts with their lengths, then the bytes."""
+    for (before, *_), (row, *_) in pairwise(rows()):
+        kind, data, text = row.kind.encode(), row.data.encode(), (row.text or "").encode()
+        blob = row.text_blob or b""
+        facts = f"1;{UID};{row.seq};{row.at};{row.turn};{row.step};{row.epoch};{row.ignorable};"
+        lengths = f"{len(kind)};{len(data)};{row.text is not None}{len(text)};{len(blob)};"
+        stated = before.digest + (facts + lengths).encode() + kind + data + text + blob
+        assert row.digest == sha256(stated).digest()

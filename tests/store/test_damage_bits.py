@@ -1,0 +1,217 @@
+"""A flipped bit, anywhere in the file or its -wal: the log is refused or says exactly the same, never less."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import apsw
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from flightlog.store.store import Store
+from flightlog_hookspecs.errors import StoreError
+from flightlog_hookspecs.events import Record
+from support.files import COMPANIONS, Pen, content, copied, opened, photograph, plain, replayed, rich
+
+PAGE_BYTES = 4096
+MANY = settings(max_examples=3 * settings.default.max_examples)
+
+Content = dict[str, list[Record]]
+
+
+class Image:
+    """The bytes of a log and its companions, to be put down again and again with some of them changed."""
+
+    def __init__(self, path: Path, durable: dict[str, int]) -> None:
+        self.folder = path.parent
+        self.files = {s: Path(f"{path}{s}").read_bytes() for s in ("", "-wal", "-head") if os.path.exists(f"{path}{s}")}
+        self.whole = content(self.put_down({}))
+        self.durable = durable
+
+    def put_down(self, changed: dict[str, bytes]) -> Path:
+        """A new log with these bytes."""
+        path = self.folder / "damaged.db"
+        for suffix in COMPANIONS:
+            Path(f"{path}{suffix}").unlink(missing_ok=True)
+        for suffix, data in {**self.files, **changed}.items():
+            Path(f"{path}{suffix}").write_bytes(data)
+        return path
+
+    def check(self, changed: dict[str, bytes], *, to_write: bool = False) -> str:
+        """Open the changed log: what came of it. Fails when it says anything else than the whole one."""
+        path = self.put_down(changed)
+        before = photograph(self.folder)
+        try:
+            store = Store.open(str(path)) if to_write else Store.open_to_read(str(path))
+        except StoreError as error:
+            after = photograph(self.folder)
+            after.pop("damaged.db-shm", None)
+            assert after == before, "the refusal itself changed the file"
+            return type(error).__name__
+        try:
+            found = replayed(store)
+        except StoreError as error:
+            return type(error).__name__
+        finally:
+            store.close()
+        assert found.keys() == self.whole.keys()
+        for name, records in found.items():
+            assert records == self.whole[name][: len(records)], name
+            assert len(records) >= self.durable[name], name
+        return "same" if found == self.whole else "shorter by what was never acknowledged"
+
+    def pages(self) -> dict[str, list[int]]:
+        """The pages of each table and index that are not merely the inside of a large text or blob."""
+        connection = apsw.Connection(str(self.put_down({})))
+        found: dict[str, list[int]] = {}
+        try:
+            for name, number in connection.execute("SELECT name, pageno FROM dbstat WHERE pagetype <> 'overflow'"):
+                found.setdefault(name, []).append(number)
+        finally:
+            connection.close()
+        return found
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Image:
+    """A log that was closed cleanly: all of it is in the main file."""
+    path = tmp_path_factory.mktemp("closed") / "log.db"
+    rich(path)
+    return Image(path, {name: len(records) for name, records in content(path).items()})
+
+
+@pytest.fixture(scope="module")
+def pages(closed: Image) -> dict[str, list[int]]:
+    """Its pages, by table and index."""
+    return closed.pages()
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Image:
+    """A log whose owner died: its end is in the -wal, the last row of it was not acknowledged as durable."""
+    path = tmp_path_factory.mktemp("killed") / "log.db"
+    rich(path)
+    with opened(path) as store:
+        pen = Pen(store, "u")
+        for number in range(12):
+            pen.say(f"number {number} " * 20, barrier=number % 3 != 1)
+        acked = pen.acked
+        pen.say("never acknowledged", barrier=False)
+        copy = copied(path, path.with_name("copy.db"))
+    durable = {name: len(records) for name, records in content(path).items()}
+    return Image(copy, {**durable, "u": acked})
+
+
+def flipped(data: bytes, *bits: tuple[int, int]) -> bytes:
+    """`data` with these bits (byte, bit) flipped."""
+    changed = bytearray(data)
+    for byte, bit in bits:
+        changed[byte] ^= 1 << bit
+    return bytes(changed)
+
+
+STRUCTURES = (
+    "sqlite_schema",
+    "session_keys",
+    "sqlite_autoindex_session_keys_1",
+    "events",
+    "sqlite_autoindex_events_1",
+    "delta_texts",
+    "blobs",
+    "sqlite_autoindex_blobs_1",
+    "open_mark",
+)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@given(data=st.data(), to_write=st.booleans())
+def test_a_bit_flipped_in_a_table_or_its_index_never_changes_or_shortens_the_log(
+    closed: Image, pages: dict[str, list[int]], structure: str, data: st.DataObject, to_write: bool
+) -> None:
+    whole = closed.files[""]
+    start = (data.draw(st.sampled_from(pages[structure]), label="page") - 1) * PAGE_BYTES
+    used = [byte for byte in range(start, start + PAGE_BYTES) if whole[byte]]
+    byte = data.draw(st.sampled_from(used), label="byte")
+    bit = data.draw(st.integers(0, 7), label="bit")
+    event(closed.check({"": flipped(whole, (byte, bit))}, to_write=to_write))
+
+
+@MANY
+@given(data=st.data(), to_write=st.booleans())
+def test_a_bit_flipped_anywhere_in_the_main_file_never_changes_or_shortens_the_log(
+    closed: Image, data: st.DataObject, to_write: bool
+) -> None:
+    whole = closed.files[""]
+    byte = data.draw(st.integers(0, len(whole) - 1), label="byte")
+    bit = data.draw(st.integers(0, 7), label="bit")
+    event(closed.check({"": flipped(whole, (byte, bit))}, to_write=to_write))
+
+
+@MANY
+@given(data=st.data(), to_write=st.booleans())
+def test_a_bit_flipped_in_the_wal_never_changes_the_log_nor_loses_what_was_acknowledged(
+    killed: Image, data: st.DataObject, to_write: bool
+) -> None:
+    wal = killed.files["-wal"]
+    byte = data.draw(st.integers(0, len(wal) - 1), label="byte")
+    bit = data.draw(st.integers(0, 7), label="bit")
+    event(killed.check({"-wal": flipped(wal, (byte, bit))}, to_write=to_write))
+
+
+@given(data=st.data())
+def test_a_bit_flipped_in_the_witness_does_not_lose_anything(killed: Image, data: st.DataObject) -> None:
+    witness = killed.files["-head"]
+    byte = data.draw(st.integers(0, len(witness) - 1), label="byte")
+    event(killed.check({"-head": flipped(witness, (byte, data.draw(st.integers(0, 7), label="bit")))}))
+
+
+@given(data=st.data())
+def test_a_sector_lost_in_the_main_file_never_changes_or_shortens_the_log(closed: Image, data: st.DataObject) -> None:
+    whole = closed.files[""]
+    sector = data.draw(st.integers(0, len(whole) // 512 - 1), label="sector") * 512
+    filling = data.draw(st.sampled_from([b"\0", b"\xff", b"\xa5"]), label="filling")
+    event(closed.check({"": whole[:sector] + filling * 512 + whole[sector + 512 :]}))
+
+
+@given(data=st.data())
+def test_two_pages_swapped_never_change_or_shorten_the_log(closed: Image, data: st.DataObject) -> None:
+    whole = closed.files[""]
+    one, two = (data.draw(st.integers(0, len(whole) // PAGE_BYTES - 1)) for _ in range(2))
+    pages = [whole[start : start + PAGE_BYTES] for start in range(0, len(whole), PAGE_BYTES)]
+    pages[one], pages[two] = pages[two], pages[one]
+    event(closed.check({"": b"".join(pages)}))
+
+
+@given(data=st.data(), to_write=st.booleans())
+def test_a_wal_cut_anywhere_never_loses_what_was_acknowledged(
+    killed: Image, data: st.DataObject, to_write: bool
+) -> None:
+    wal = killed.files["-wal"]
+    size = data.draw(st.integers(0, len(wal) - 1), label="size")
+    event(killed.check({"-wal": wal[:size]}, to_write=to_write))
+
+
+@given(data=st.data())
+def test_a_main_file_cut_anywhere_never_changes_or_shortens_the_log(closed: Image, data: st.DataObject) -> None:
+    whole = closed.files[""]
+    event(closed.check({"": whole[: data.draw(st.integers(0, len(whole) - 1), label="size")]}))
+
+
+def test_a_bit_flipped_in_an_index_of_the_views_is_found_by_checking_the_file(closed: Image) -> None:
+    """The views are for people; a damaged index behind them does not change what is replayed."""
+    path = closed.put_down({})
+    with plain(path) as database:
+        roots = dict(database.execute("SELECT name, rootpage FROM sqlite_schema WHERE name GLOB 'events_*'").fetchall())
+    assert roots.keys() >= {"events_visible", "events_bracket", "events_inbox"}
+    for name in ("events_visible", "events_bracket", "events_inbox"):
+        end = roots[name] * PAGE_BYTES
+        last_key = closed.files[""].rindex(b"\0\0\0", end - PAGE_BYTES, end) + 6
+        closed.put_down({"": flipped(closed.files[""], (last_key + 4, 0))})
+        store = Store.open_to_read(str(path))
+        try:
+            problems = [text for (text,) in store.read("integrity_check") if text != "ok"]
+        finally:
+            store.close()
+        assert problems, name

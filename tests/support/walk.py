@@ -1,0 +1,355 @@
+"""One random walk through the law: the moves a session can make, drawn one by one. See `legal_logs`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import TypeVar
+
+from attrs import define, evolve, field
+from hypothesis import strategies as st
+
+from flightlog.core.fold import fold, placed
+from flightlog.core.history import EncodedRequest, History
+from flightlog.core.invariants import check
+from flightlog.core.state import EMPTY, Call, State
+from flightlog.testing import FakeModel
+from flightlog_hookspecs.content import Block, TextBlock, ThinkingBlock, ToolCallBlock
+from flightlog_hookspecs.events import (
+    AssistantDelta,
+    AssistantMessage,
+    DeltaPiece,
+    Event,
+    Head,
+    InboxSplice,
+    PluginVersion,
+    Record,
+    RequestFailed,
+    RequestHeader,
+    RequestRetry,
+    RequestSent,
+    SessionClosed,
+    SessionCreated,
+    SessionOpened,
+    Slot,
+    Source,
+    StepEnd,
+    StepStart,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    TurnEnd,
+    TurnStart,
+    UnknownEvent,
+    UserMessage,
+)
+from support import values
+
+T = TypeVar("T")
+Draw = Callable[[st.SearchStrategy[T]], T]
+
+START_US = 1_700_000_000_000_000
+ADAPTER = "fake"
+
+_words = values.texts()
+_brief = values.texts(large=False)
+_jump_us = st.sampled_from([0, 0, 1, 999, 1000, 1_000_000, -5_000_000, 86_400_000_000])
+_sources: st.SearchStrategy[Source] = st.sampled_from(["user", "plugin", "context", "resync", "subagent", "timer"])
+_unknown = st.sampled_from(
+    [UnknownEvent(kind="test/note", data=data) for data in ("{}", '{"words":"ü"}', '{"long":"' + "x" * 70_000 + '"}')]
+)
+_heads = st.builds(
+    Head,
+    adapter=st.just(ADAPTER),
+    model=st.sampled_from(["model", "other"]),
+    system=_brief,
+    tools=st.sampled_from([(), (ToolSpec(name="look", description="Look.", parameters='{"type":"object"}'),)]),
+)
+_failures = st.builds(
+    RequestFailed,
+    attempt=st.just(0),
+    failure=st.sampled_from(["auth", "rate_limit", "cut", "empty", "length", "protocol", "interrupted"]),
+    message=_words,
+    retryable=st.booleans(),
+)
+_text_blocks = st.builds(TextBlock, text=_words)
+_thinking_blocks = st.builds(ThinkingBlock, text=_words, replay=_brief)
+_call_blocks = st.builds(
+    ToolCallBlock,
+    call_id=st.sampled_from(["c1", "c1", "c2", "\ud800"]),
+    name=st.sampled_from(["look", "write", "no such tool", "\0"]),
+    arguments=st.sampled_from(["{}", '{"at":"sky"}', "", "[1]", '{"cut']) | _words,
+)
+
+
+@define
+class Walk:
+    """A session that is being made, move by move.
+
+    `cuts` are the seqs after which an append ended. The moves follow from `seed` (drawn one by one they
+    would all look alike), what they carry is drawn from hypothesis through `draw`.
+    """
+
+    draw: Draw[object]
+    session: str
+    seed: int
+    state: State = field(default=EMPTY, init=False)
+    records: list[Record] = field(factory=list, init=False)
+    cuts: list[int] = field(factory=list, init=False)
+    _random: Random = field(init=False)
+    _history: History = field(factory=History, init=False)
+    _at_us: int = field(default=START_US, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._random = Random(self.seed)
+        self.append(SessionCreated(uid=f"uid of {self.session}", title=self._drawn(_brief)))
+
+    def move(self) -> None:
+        """Make one of the moves that are possible now."""
+        self.append(*self._random.choice(list(self._moves()))())
+
+    def append(self, *events: Event) -> None:
+        """Let `events` follow as one append."""
+        for event in events:
+            place = placed(self.state, event)
+            epoch = self.state.epoch + isinstance(event, (SessionCreated, SessionOpened))
+            seq = len(self.records) + 1
+            check(self.state, event, epoch, place)
+            self.state = fold(self.state, event, seq, epoch)
+            self._history.add(event, seq)
+            self.records.append(
+                Record(
+                    session=self.session,
+                    seq=seq,
+                    at_us=self._at_us,
+                    turn=place[0],
+                    step=place[1],
+                    epoch=epoch,
+                    event=event,
+                    ignorable=isinstance(event, UnknownEvent),
+                )
+            )
+        self._at_us += self._drawn(_jump_us)
+        self.cuts.append(len(self.records))
+
+    def _drawn(self, strategy: st.SearchStrategy[T]) -> T:
+        value: T = self.draw(strategy)  # type: ignore[arg-type,assignment]
+        return value
+
+    def _moves(self) -> Iterator[Callable[[], tuple[Event, ...]]]:
+        """The moves that are legal now; the likelier ones several times."""
+        state = self.state
+        if state.epoch == 0 or state.closed:
+            yield self._reopen
+            return
+        yield from (self._accept, self._accept, self._ignorable, self._reopen)
+        if state.next_turn or state.next_step:
+            yield from (self._edit, self._withdraw)
+        if not state.turn_open:
+            yield from (self._close, *[self._open_turn] * 6)
+        elif state.step is None:
+            yield from (self._end_turn, *[self._open_step] * 5)
+        elif state.step.phase == "open":
+            yield from (self._cut_off, self._answer, self._answer, self._fail, self._fail, self._fail)
+            yield from (*[self._stream] * 4, *[self._call_tools] * 5)
+        else:
+            yield self._add_context
+            yield from self._moves_in_settled_step(state)
+
+    def _moves_in_settled_step(self, state: State) -> Iterator[Callable[[], tuple[Event, ...]]]:
+        step = state.step
+        assert step is not None, "asked inside a step only"
+        if step.unanswered:
+            yield from (*[self._start_calls] * 4, *[self._answer_call] * 5)
+            return
+        yield from [self._end_step] * (5 if step.phase == "answered" else 1)
+        if step.phase in ("none", "failed"):
+            yield from (self._change_head, *[self._send] * 8)
+        if step.phase == "failed" and step.retry is None:
+            yield self._retry
+
+    def _reopen(self) -> tuple[Event, ...]:
+        plugins = self._drawn(st.sampled_from([(), (PluginVersion(name="files", version="1"),)]))
+        return (SessionOpened(pid=self._drawn(st.integers(1, 9)), host="h", kernel_version="0", plugins=plugins),)
+
+    def _close(self) -> tuple[Event, ...]:
+        return (SessionClosed(),)
+
+    def _ignorable(self) -> tuple[Event, ...]:
+        return (self._drawn(_unknown),)
+
+    def _accept(self) -> tuple[Event, ...]:
+        slot: Slot = self._drawn(st.sampled_from(["next_turn", "next_step"]))
+        start = self._drawn(st.integers(0, len(self.state.slot(slot))))
+        content = self._drawn(st.lists(_text_blocks, min_size=1, max_size=2).map(tuple))
+        message_id = f"m{len(self.records)}"
+        source = self._drawn(_sources)
+        return (
+            InboxSplice(
+                slot=slot, start=start, message_id=message_id, cause="accepted", content=content, source=source
+            ),
+        )
+
+    def _edit(self) -> tuple[Event, ...]:
+        slot, start, message_id = self._waiting()
+        content = (self._drawn(_text_blocks),)
+        return (InboxSplice(slot=slot, start=start, removed=1, message_id=message_id, cause="edited", content=content),)
+
+    def _withdraw(self) -> tuple[Event, ...]:
+        slot, start, message_id = self._waiting()
+        cause = self._drawn(st.sampled_from(["withdrawn", "cancelled"]))
+        return (InboxSplice(slot=slot, start=start, removed=1, message_id=message_id, cause=cause),)
+
+    def _waiting(self) -> tuple[Slot, int, str]:
+        slots: tuple[Slot, ...] = ("next_turn", "next_step")
+        places = [(slot, start) for slot in slots for start in range(len(self.state.slot(slot)))]
+        slot, start = self._drawn(st.sampled_from(places))
+        return slot, start, self.state.slot(slot)[start].message_id
+
+    def _open_turn(self) -> tuple[Event, ...]:
+        if self._drawn(st.integers(0, 4)) == 0:
+            return (TurnStart(),)
+        return (TurnStart(), *self._claims())
+
+    def _open_step(self) -> tuple[Event, ...]:
+        return self._claims()
+
+    def _claims(self) -> tuple[Event, ...]:
+        """Some waiting messages, from the front or not, and the step they enter."""
+        state, splices, entering = self.state, list[Event](), list[Event]()
+        while (state.next_turn or state.next_step) and self._drawn(st.booleans()):
+            slot: Slot = "next_step" if state.next_step else "next_turn"
+            start = self._drawn(st.sampled_from([0, len(state.slot(slot)) - 1]))
+            taken = state.slot(slot)[start]
+            splice = InboxSplice(slot=slot, start=start, removed=1, message_id=taken.message_id, cause="claimed")
+            state = fold(state, splice, 0, state.epoch)
+            splices.append(splice)
+            entering.append(UserMessage(message_id=taken.message_id, content=taken.content, source=taken.source))
+        return (*splices, StepStart(), *entering)
+
+    def _add_context(self) -> tuple[Event, ...]:
+        # A plugin names its messages itself, so a name may also be one that waits in the inbox.
+        message_id = self._drawn(st.sampled_from(["context", *(p.message_id for p in self.state.next_turn)]))
+        return (UserMessage(message_id=message_id, content=(self._drawn(_text_blocks),), source="context"),)
+
+    def _end_turn(self) -> tuple[Event, ...]:
+        reasons = ["completed", "aborted", "error", "max_tokens", "max_steps", "paused", "interrupted"]
+        return (TurnEnd(reason=self._drawn(st.sampled_from(reasons)), message=self._drawn(_words)),)
+
+    def _end_step(self) -> tuple[Event, ...]:
+        if self._drawn(st.booleans()):
+            return (StepEnd(), *self._end_turn())
+        return (StepEnd(),)
+
+    def _change_head(self) -> tuple[Event, ...]:
+        return (RequestHeader(head=self._drawn(_heads), reason=self._drawn(st.sampled_from(["first", "model"]))),)
+
+    def _send(self) -> tuple[Event, ...]:
+        header = () if self.state.header else self._change_head()
+        state = self.state if self.state.header else fold(self.state, *header, len(self.records) + 1, 0)
+        assert state.header is not None, "it was just made"
+        assert state.step is not None, "requests are made inside a step"
+        request = EncodedRequest(state.header.head, FakeModel(()).encode)
+        for _, message in self._history.since(0):
+            request.add(message)
+        sent = RequestSent(
+            attempt=state.step.attempt + 1,
+            header_seq=state.header_seq,
+            messages=len(request.messages),
+            sha256=request.digest,
+        )
+        return (*header, sent)
+
+    def _attempt(self) -> int:
+        assert self.state.step is not None, "attempts are made inside a step"
+        return self.state.step.attempt
+
+    def _stream(self) -> tuple[Event, ...]:
+        pieces = st.builds(DeltaPiece, at_ms=st.integers(0, 50), text=_words)
+        return (
+            AssistantDelta(
+                attempt=self._attempt(),
+                block=self._drawn(st.integers(0, 2)),
+                type=self._drawn(st.sampled_from(["text", "text", "thinking", "tool_call"])),
+                pieces=self._drawn(st.lists(pieces, max_size=3).map(tuple)),
+            ),
+        )
+
+    def _answer(self) -> tuple[Event, ...]:
+        content = self._drawn(st.lists(_text_blocks | _thinking_blocks, max_size=2).map(tuple))
+        finish = self._drawn(st.sampled_from(["stop", "stop", "length", "refusal", "pause"]))
+        return (self._message((*content, TextBlock(text="said")), finish),)
+
+    def _call_tools(self) -> tuple[Event, ...]:
+        before = self._drawn(st.lists(_text_blocks | _thinking_blocks, max_size=1).map(tuple))
+        calls = self._drawn(st.lists(_call_blocks, min_size=1, max_size=4).map(tuple))
+        return (self._message((*before, *calls), self._drawn(st.sampled_from(["tool_calls", "stop"]))),)
+
+    def _cut_off(self) -> tuple[Event, ...]:
+        return (self._message((TextBlock(text="half a wo"),), "interrupted"),)
+
+    def _message(self, content: tuple[Block, ...], finish: str) -> AssistantMessage:
+        tokens = st.integers(0, 5000)
+        return AssistantMessage(
+            attempt=self._attempt(),
+            content=content,
+            finish=finish,  # type: ignore[arg-type]
+            input_tokens=self._drawn(tokens),
+            output_tokens=self._drawn(tokens),
+            replay=self._drawn(_brief),
+        )
+
+    def _fail(self) -> tuple[Event, ...]:
+        failed = evolve(self._drawn(_failures), attempt=self._attempt())
+        if self._drawn(st.booleans()):
+            return (failed, RequestRetry(attempt=failed.attempt + 1, delay_ms=500))
+        return (failed,)
+
+    def _retry(self) -> tuple[Event, ...]:
+        return (RequestRetry(attempt=self._attempt() + 1, delay_ms=0),)
+
+    def _start_calls(self) -> tuple[Event, ...]:
+        """Some of the calls that are neither started nor answered, as one batch; maybe another's result."""
+        waiting = [call for call in self._unanswered() if call.started is None]
+        if not waiting:
+            return self._answer_call()
+        return tuple(map(self._started, self._drawn(st.lists(st.sampled_from(waiting), min_size=1, unique=True))))
+
+    def _started(self, call: Call) -> ToolCall:
+        state = self.state
+        assert state.step is not None, "calls run inside their step"
+        return ToolCall(
+            position=call.position,
+            call_id=call.call_id,
+            name=call.name,
+            arguments=call.arguments,
+            invocation_id=f"{state.uid}.{state.turn}.{state.steps}.{call.position}",
+            message_seq=state.step.message_seq,
+            mode=self._drawn(st.sampled_from(["parallel", "exclusive"])),
+            effect=self._drawn(st.sampled_from(["read", "idempotent", "write", "external"])),
+            plugin="test",
+            plugin_version="1",
+        )
+
+    def _answer_call(self) -> tuple[Event, ...]:
+        """The result of any unanswered call, whether it was started or not."""
+        call = self._drawn(st.sampled_from(self._unanswered()))
+        started = ["ok", "ok", "error", "aborted", "unknown", "timeout"]
+        outcome = self._drawn(st.sampled_from(started if call.started else ["error", "not_started", "denied"]))
+        assert self.state.step is not None, "calls are answered inside their step"
+        return (
+            ToolResult(
+                position=call.position,
+                call_id=call.call_id,
+                name=call.name,
+                message_seq=self.state.step.message_seq,
+                outcome=outcome,
+                content=self._drawn(st.lists(_text_blocks, max_size=2).map(tuple)),
+                call_seq=call.started_seq,
+                duration_us=self._drawn(st.integers(0, 10**6)) if call.started else 0,
+            ),
+        )
+
+    def _unanswered(self) -> Sequence[Call]:
+        assert self.state.step is not None, "calls stand inside their step"
+        return self.state.step.unanswered

@@ -1,0 +1,105 @@
+"""Bodies for tools that run in a process of their own: importable by name."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+
+from flightlog import tool
+from flightlog_hookspecs import ToolContext
+from flightlog_hookspecs.errors import ToolError
+
+
+def add(a: int, b: int = 1) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool(effect="read", isolation="process")
+def decorated(text: str) -> str:
+    """Shout."""
+    return text.upper()
+
+
+def who(context: ToolContext) -> dict[str, object]:
+    """Say which call this is, and in which process."""
+    return {"pid": os.getpid(), "invocation": context.invocation_id, "position": context.position}
+
+
+def prints(text: str) -> str:
+    """Say things on standard output, in every way."""
+    print(text, flush=True)  # noqa: T201
+    os.write(1, b"\x80\x05junk that must not be taken for the answer")
+    return f"said {text}"
+
+
+def segfault() -> str:
+    """Read what must not be read."""
+    ctypes.string_at(0)
+    return "survived"
+
+
+def leaves(code: int) -> str:
+    """End the process without a word."""
+    os._exit(code)
+
+
+def kills_itself() -> str:
+    """End as by the kernel's OOM killer."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return "survived"
+
+
+def exits() -> str:
+    """Exit by the book."""
+    sys.exit("bye")
+
+
+def spins(path: str) -> str:
+    """Never come back from C code: no signal handler, no other thread ever runs again."""
+    Path(path).write_text(str(os.getpid()))
+    ctypes.PyDLL(None).pause()
+    return "survived"
+
+
+def raises() -> str:
+    """Raise."""
+    raise ValueError("from afar")
+
+
+def refuses() -> str:
+    """Refuse."""
+    raise ToolError("say please")
+
+
+def unpicklable() -> object:
+    """Return what no other process can read."""
+    return lambda: None
+
+
+def junk() -> bytes:
+    """Return bytes that are no text."""
+    return b"\xff\x00\xfe"
+
+
+def large(size: int) -> str:
+    """Return a lot."""
+    return "x" * size
+
+
+def waits(marker: str, fifo: str) -> str:
+    """Say that it runs, then wait for a word that may never come."""
+    words = os.open(fifo, os.O_RDWR)  # open before it is known that this runs, or the word could get lost
+    Path(marker).write_text(str(os.getpid()))
+    return os.read(words, 1000).decode()
+
+
+def effect(marker: str, fifo: str, target: str) -> str:
+    """Wait for a word, then do something that can be seen."""
+    waits(marker, fifo)
+    with open(target, "a") as file:
+        file.write("done\n")
+    return "done"
