@@ -3,6 +3,7 @@
 from flightlog_hookspecs.adapters import Adapter, Request
 from flightlog_hookspecs.content import Block, BlockType, TextBlock, ThinkingBlock, ToolCallBlock, text_blocks, text_of
 from flightlog_hookspecs.events import AssistantMessage, Head, Message, ToolResult, ToolSpec, UserMessage
+from flightlog_hookspecs.hooks import Allow, Ask, Deny, Hook, ProposedCall, Verdict
 from flightlog_hookspecs.markers import CONTRACT_VERSION, PROJECT, hookimpl, hookspec
 from flightlog_hookspecs.prompt import PromptSection
 from flightlog_hookspecs.stream import (
@@ -22,21 +23,26 @@ __all__ = [
     "CONTRACT_VERSION",
     "PROJECT",
     "Adapter",
+    "Allow",
+    "Ask",
     "AssistantMessage",
     "Block",
     "BlockEnd",
     "BlockEvent",
     "BlockStart",
     "BlockType",
+    "Deny",
     "Effect",
     "Finish",
     "FinishReason",
     "Head",
+    "Hook",
     "Isolation",
     "Message",
     "Mode",
     "Outcome",
     "PromptSection",
+    "ProposedCall",
     "Request",
     "TextBlock",
     "TextDelta",
@@ -51,6 +57,7 @@ __all__ = [
     "ToolSpec",
     "Usage",
     "UserMessage",
+    "Verdict",
     "hookimpl",
     "hookspec",
     "text_blocks",

@@ -33,6 +33,7 @@ TurnEndReason = Literal[
     "paused",
     "interrupted",
 ]
+Decision = Literal["allowed", "denied", "cancelled"]
 AnswerFinish = Literal[FinishReason, "interrupted"]
 
 
@@ -301,6 +302,40 @@ class ToolResult:
 
 
 @frozen(kw_only=True)
+class ApprovalAsked:
+    """A guard wants a person to decide about a call before it starts."""
+
+    kind: ClassVar[Literal["approval/asked"]] = "approval/asked"
+    position: int
+    call_id: str
+    name: str
+    message_seq: int
+    question: str
+    guard: str
+
+
+@frozen(kw_only=True)
+class ApprovalDecided:
+    """The answer to the question at `asked_seq`. The first one counts, a later one is only recorded."""
+
+    kind: ClassVar[Literal["approval/decided"]] = "approval/decided"
+    asked_seq: int
+    decision: Decision
+    by: str
+    reason: str = ""
+
+
+@frozen(kw_only=True)
+class PluginFault:
+    """A plugin's hook raised, hung or broke the contract; it cost only what `hook` was asked about."""
+
+    kind: ClassVar[Literal["plugin/error"]] = "plugin/error"
+    plugin: str
+    hook: str
+    error: str
+
+
+@frozen(kw_only=True)
 class UnknownEvent:
     """A row of a kind this version does not know, marked ignorable by its writer; kept, skipped."""
 
@@ -326,6 +361,9 @@ Event = (
     | RequestRetry
     | ToolCall
     | ToolResult
+    | ApprovalAsked
+    | ApprovalDecided
+    | PluginFault
     | UnknownEvent
 )
 Message = UserMessage | AssistantMessage | ToolResult

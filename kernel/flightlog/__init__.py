@@ -15,14 +15,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from flightlog import errors, events
     from flightlog.api import Kernel, open_kernel, open_log
     from flightlog.core.limits import Limits
+    from flightlog.runtime.approvals import Question
     from flightlog.runtime.clock import Clock
     from flightlog.runtime.journal import HeadToken
     from flightlog.runtime.reader import LogReader, SentRequest, SessionReader, SessionSummary
     from flightlog.runtime.session import Accepted, Session, Turn
     from flightlog.version import __version__
-    from flightlog_hookspecs import errors, events, hookimpl, tool
+    from flightlog_hookspecs import hookimpl, tool
 
 __all__ = [
     "Accepted",
@@ -31,6 +33,7 @@ __all__ = [
     "Kernel",
     "Limits",
     "LogReader",
+    "Question",
     "SentRequest",
     "Session",
     "SessionReader",
@@ -51,6 +54,7 @@ _HOME = {
     "HeadToken": "flightlog.runtime.journal",
     "Kernel": "flightlog.api",
     "Limits": "flightlog.core.limits",
+    "Question": "flightlog.runtime.approvals",
     "LogReader": "flightlog.runtime.reader",
     "SentRequest": "flightlog.runtime.reader",
     "Session": "flightlog.runtime.session",
@@ -58,8 +62,6 @@ _HOME = {
     "SessionSummary": "flightlog.runtime.reader",
     "Turn": "flightlog.runtime.session",
     "__version__": "flightlog.version",
-    "errors": "flightlog_hookspecs",
-    "events": "flightlog_hookspecs",
     "hookimpl": "flightlog_hookspecs",
     "open_kernel": "flightlog.api",
     "open_log": "flightlog.api",
@@ -68,6 +70,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> object:
+    if name in ("errors", "events"):
+        return import_module(f"flightlog.{name}")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'flightlog' has no attribute {name!r}")

@@ -10,6 +10,7 @@ from typing import Final
 import trio
 
 from flightlog.core.limits import Limits
+from flightlog.runtime.approvals import Approvals
 from flightlog.runtime.clock import Boundary, Clock, no_boundary
 from flightlog.runtime.driver import Driver
 from flightlog.runtime.journal import HeadToken
@@ -46,13 +47,15 @@ class Kernel:
         system: str = "",
         title: str = "",
         limits: Limits | None = None,
+        approver: bool = False,
         expect: HeadToken | None = None,
     ) -> AsyncIterator[Session]:
         """Own session `name` while the context lasts, creating or resuming it.
 
         `model` is "adapter:model"; `system` comes before the registered prompt sections. What a crash
         left open is closed first: calls that may have taken effect become `unknown`, streamed words
-        stay as an interrupted answer. With `expect`, a log that was rolled back is refused.
+        stay as an interrupted answer. With `approver`, calls that a guard wants a person to decide about
+        wait for `Session.approve`; without, they are denied. With `expect`, a log that was rolled back is refused.
 
         Raises `UsageError`, `SessionBusy` while another owner lives, `LogCorrupt`, `SchemaTooNew`,
         `HeadMismatch`.
@@ -72,17 +75,19 @@ class Kernel:
                 clock=self._clock,
                 on_boundary=self._on_boundary,
             )
+            approvals = Approvals(journal, has_approver=approver)
             driver = Driver(
                 journal,
                 self.registry,
                 model=model,
                 system=system,
                 limits=limits or Limits(),
+                approvals=approvals,
                 threads=self._threads,
                 workspace=self._workspace,
                 protected=protected_paths(self._store.path),
             )
-            session = Session(journal, driver)
+            session = Session(journal, driver, approvals)
             try:
                 yield session
             finally:

@@ -13,11 +13,14 @@ from flightlog.core.invariants import RULES, Illegal, check
 from flightlog.core.state import EMPTY, State
 from flightlog_hookspecs.content import ThinkingBlock, ToolCallBlock, text_blocks
 from flightlog_hookspecs.events import (
+    ApprovalAsked,
+    ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
     Event,
     Head,
     InboxSplice,
+    PluginFault,
     RequestFailed,
     RequestHeader,
     RequestRetry,
@@ -91,6 +94,13 @@ RESULT = ToolResult(
 UNSTARTED = evolve(RESULT, call_seq=None, outcome="not_started")
 STARTED: Log = (*CALLING, CALL)
 ENDED: Log = (*ANSWERED, StepEnd())
+
+QUESTION = ApprovalAsked(position=0, call_id="c1", name="look", message_seq=10, question="may it?", guard="g")
+QUESTIONED: Log = (*CALLING, QUESTION)
+ALLOWED = ApprovalDecided(asked_seq=11, decision="allowed", by="ada")
+REFUSED = evolve(ALLOWED, decision="denied")
+SETTLED = evolve(ALLOWED, decision="cancelled")
+FAULT = PluginFault(plugin="p", hook="h", error="broken")
 
 CASES: dict[str, list[Case]] = {
     "created-first": [((), OPENED), ((), NOTE), (REST, CREATED), (REST, evolve(CREATED, uid="v"))],
@@ -206,6 +216,19 @@ CASES: dict[str, list[Case]] = {
     ],
     "call-twice": [(STARTED, CALL), ((*STARTED, RESULT), CALL), ((*CALLING, UNSTARTED), CALL)],
     "result-twice": [((*STARTED, RESULT), RESULT), ((*CALLING, UNSTARTED), UNSTARTED)],
+    "call-unapproved": [(QUESTIONED, CALL), ((*QUESTIONED, REFUSED), CALL), ((*QUESTIONED, REFUSED, ALLOWED), CALL)],
+    "asked-once": [
+        (QUESTIONED, QUESTION),
+        (STARTED, QUESTION),
+        ((*CALLING, UNSTARTED), QUESTION),
+        ((*QUESTIONED, ALLOWED), QUESTION),
+    ],
+    "decided-asked": [
+        (CALLING, ALLOWED),
+        (QUESTIONED, evolve(ALLOWED, asked_seq=10)),
+        ((*QUESTIONED, ALLOWED), SETTLED),
+        ((*QUESTIONED, SETTLED), SETTLED),
+    ],
     "result-call": [
         (CALLING, RESULT),
         (STARTED, UNSTARTED),
@@ -265,6 +288,9 @@ PLACES: dict[type, tuple[Log, Event]] = {
     RequestRetry: (BROKEN, RETRY),
     ToolCall: (CALLING, CALL),
     ToolResult: (STARTED, RESULT),
+    ApprovalAsked: (CALLING, QUESTION),
+    ApprovalDecided: (QUESTIONED, ALLOWED),
+    PluginFault: (STARTED, FAULT),
     UnknownEvent: (STARTED, NOTE),
 }
 """For each class of events a log that it may follow."""
@@ -315,6 +341,10 @@ def test_every_rule_has_an_example() -> None:
         pytest.param(STEP, StepEnd(), id="a step ends without a request"),
         pytest.param(BROKEN, HEADER, id="the head changes between two attempts"),
         pytest.param(ANSWERED, ENTER, id="context enters behind an answer"),
+        pytest.param((*QUESTIONED, ALLOWED), evolve(CALL, invocation_id="u.1.1.0"), id="an allowed call starts"),
+        pytest.param((*QUESTIONED, SETTLED), ALLOWED, id="a late answer is recorded"),
+        pytest.param((*QUESTIONED, REFUSED), UNSTARTED, id="a denied call is answered"),
+        pytest.param(REST, FAULT, id="a plugin's fault outside of turns"),
         pytest.param(OPEN, evolve(SAID, finish="interrupted"), id="an answer is cut off"),
         pytest.param(OPEN, evolve(ASKED, finish="stop"), id="calls that end with stop"),
     ],

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -154,7 +155,9 @@ def child(folder: Path, die_at: int) -> None:
 
 
 def serve() -> None:
-    """Fork a child per line."""
+    """Fork a child per line. What every child needs is imported and compiled once, by a run in here."""
+    with tempfile.TemporaryDirectory() as folder:
+        trio.run(work, Clockwork(Path(folder), -1), clock=trio.testing.MockClock(autojump_threshold=0))
     for line in sys.stdin:
         order = json.loads(line)
         pid = os.fork()

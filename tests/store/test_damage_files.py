@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from flightlog.store.store import Store
 from flightlog_hookspecs.errors import HeadMismatch, StoreError
-from support.files import Child, Pen, copied, look, opened, photograph, plain, texts, written
+from support.files import Child, Pen, copied, look, opened, outcome, photograph, plain, texts, written
 
 SPOKEN = ["one", "two", "three"]
 
@@ -282,6 +283,44 @@ def test_access_inside_the_owner_process_followed_by_another_process_loses_no_co
                 child.wait()
         assert Path(f"{path}-wal").exists()
     assert texts(path) == said
+
+
+MAINTENANCE = (
+    "VACUUM",
+    "REINDEX",
+    "ANALYZE",
+    "PRAGMA optimize",
+    "PRAGMA wal_checkpoint(TRUNCATE)",
+    "PRAGMA journal_mode = DELETE",
+    "PRAGMA auto_vacuum = FULL; VACUUM",
+    "PRAGMA page_size = 8192; VACUUM",
+    "CREATE VIEW mine AS SELECT * FROM events",
+    "CREATE INDEX mine ON events(kind)",
+)
+
+
+def maintain(path: Path, statement: str) -> None:
+    with plain(path) as database:
+        database.execute("PRAGMA busy_timeout = 0")
+        with suppress(sqlite3.OperationalError):  # locked: also fine
+            database.executescript(statement)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("statement", MAINTENANCE)
+def test_maintenance_by_another_program_while_the_log_is_open_harms_nothing(tmp_path: Path, statement: str) -> None:
+    path = tmp_path / "log.db"
+    with opened(path) as store:
+        pen = Pen(store)
+        for text in ("one", "two"):
+            pen.say(text)
+            assert outcome(maintain, path, statement) is None
+        pen.say("three", barrier=False)
+        assert store.read("integrity_check") == [("ok",)]
+    assert texts(path) == ["one", "two", "three"]
+    assert outcome(maintain, path, statement) is None
+    written(path, "four")
+    assert texts(path) == ["one", "two", "three", "four"]
 
 
 def test_nobody_empties_the_wal_index_while_the_log_is_open(tmp_path: Path) -> None:

@@ -110,6 +110,14 @@ def test_a_file_in_place_of_the_folder_is_a_named_error(tmp_path: Path) -> None:
     assert type(refused(tmp_path / "file" / "log.db")) is StoreError
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "nul\0byte.db"])
+def test_an_impossible_name_is_a_named_error(tmp_path: Path, name: str) -> None:
+    for to_read in (Store.open, Store.open_to_read):
+        with pytest.raises(StoreError):
+            to_read(f"{tmp_path}/{name}")
+    assert photograph(tmp_path) == {}
+
+
 def test_a_missing_file_is_not_created_by_reading(tmp_path: Path) -> None:
     assert "no such file" in str(refused(tmp_path / "log.db", to_read=True))
 
@@ -237,16 +245,23 @@ def test_a_file_or_folder_that_cannot_be_written_is_refused_but_can_be_read(
     public_folder.chmod(0o755)
 
 
-def test_a_crashed_file_in_a_folder_that_cannot_be_written_can_be_read(public_folder: Path) -> None:
+@pytest.mark.parametrize("index", [True, False], ids=["with its -shm", "without its -shm"])
+def test_a_crashed_file_in_a_folder_that_cannot_be_written_can_be_read_unless_its_index_is_missing(
+    public_folder: Path, index: bool
+) -> None:
     path = public_folder / "log.db"
     with opened(public_folder / "live.db") as store:
         pen = Pen(store)
         for text in ("one", "two"):
             pen.say(text)
-        copied(public_folder / "live.db", path)
+        copied(public_folder / "live.db", path, "", "-wal", "-head", *(["-shm"] if index else []))
     give_away(public_folder, file_mode=0o444, folder_mode=0o555)
     before = photograph(public_folder)
-    assert outcome(texts, path, as_nobody=True) == ["one", "two"]
+    if index:
+        assert outcome(texts, path, as_nobody=True) == ["one", "two"]
+    else:
+        with pytest.raises(StoreError, match="Check that its folder exists and may be written"):
+            outcome(texts, path, as_nobody=True)
     assert photograph(public_folder) == before
     public_folder.chmod(0o755)
 

@@ -13,6 +13,8 @@ from attrs import evolve
 from flightlog.core.state import Call, Pending, State, Step, changed
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.events import (
+    ApprovalAsked,
+    ApprovalDecided,
     AssistantMessage,
     Event,
     InboxSplice,
@@ -147,6 +149,22 @@ def _tool_result(state: State, event: ToolResult, seq: int, epoch: int) -> State
     return _with_call(state, event.position, outcome=event.outcome)
 
 
+def _asked(state: State, event: ApprovalAsked, seq: int, epoch: int) -> State:
+    state = changed(state, questions=state.questions | {seq})
+    return _with_call(state, event.position, asked_seq=seq)
+
+
+def _decided(state: State, event: ApprovalDecided, seq: int, epoch: int) -> State:
+    call = asked_about(state, event.asked_seq)
+    return state if call is None else _with_call(state, call.position, decision=event.decision)
+
+
+def asked_about(state: State, asked_seq: int) -> Call | None:
+    """The call that the question at `asked_seq` is about, None once the question is settled."""
+    calls = state.step.calls if state.step else ()
+    return next((c for c in calls if c.asked_seq == asked_seq and c.decision is None and c.outcome is None), None)
+
+
 _APPLY: dict[type, Callable[[State, Any, int, int], State]] = {
     SessionCreated: _created,
     SessionOpened: _opened,
@@ -164,4 +182,6 @@ _APPLY: dict[type, Callable[[State, Any, int, int], State]] = {
     AssistantMessage: _message,
     ToolCall: _tool_call,
     ToolResult: _tool_result,
+    ApprovalAsked: _asked,
+    ApprovalDecided: _decided,
 }

@@ -9,14 +9,17 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from flightlog.core.fold import placed
+from flightlog.core.fold import asked_about, placed
 from flightlog.core.state import Call, State, Step
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.events import (
+    ApprovalAsked,
+    ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
     Event,
     InboxSplice,
+    PluginFault,
     RequestFailed,
     RequestHeader,
     RequestRetry,
@@ -66,6 +69,9 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         "call-named": "a tool event names a call of the step's message",
         "call-twice": "a call starts at most once, and never after its result",
         "result-twice": "a tool/result answers exactly one earlier unanswered call",
+        "call-unapproved": "a call that was asked about starts only once it is allowed",
+        "asked-once": "a call is asked about at most once, before it starts",
+        "decided-asked": "approval/decided names a question; only an open one can be cancelled",
         "result-call": "a tool/result names the tool/call it answers, if one was started",
     }
 )
@@ -213,7 +219,7 @@ def _retry(state: State, event: RequestRetry) -> None:
         raise Illegal("retry-place", f"request/retry for attempt {event.attempt} after {step.attempt} ({step.phase})")
 
 
-def _call(state: State, event: ToolCall | ToolResult) -> Call:
+def _call(state: State, event: ToolCall | ToolResult | ApprovalAsked) -> Call:
     step = _open_step(state, event)
     if step.message_seq != event.message_seq or not 0 <= event.position < len(step.calls):
         raise Illegal("call-named", f"{event.kind} for call {event.position} of the message at seq {event.message_seq}")
@@ -227,6 +233,10 @@ def _tool_call(state: State, event: ToolCall) -> None:
     call = _call(state, event)
     if call.started or call.outcome:
         raise Illegal("call-twice", f"call {event.position} was started at seq {call.started_seq}")
+    if call.asked_seq and call.decision != "allowed":
+        raise Illegal(
+            "call-unapproved", f"call {event.position} was asked about at seq {call.asked_seq}: {call.decision}"
+        )
 
 
 def _tool_result(state: State, event: ToolResult) -> None:
@@ -239,6 +249,20 @@ def _tool_result(state: State, event: ToolResult) -> None:
 
 _RAISES_EPOCH: Final = frozenset({SessionCreated, SessionOpened})
 _FOLLOWS_CLAIM: Final = frozenset({InboxSplice, StepStart, UserMessage})
+
+
+def _asked(state: State, event: ApprovalAsked) -> None:
+    call = _call(state, event)
+    if call.asked_seq or call.started or call.outcome:
+        raise Illegal("asked-once", f"call {event.position} was asked about, started or answered before")
+
+
+def _decided(state: State, event: ApprovalDecided) -> None:
+    if event.asked_seq not in state.questions:
+        raise Illegal("decided-asked", f"no question stands at seq {event.asked_seq}")
+    if event.decision == "cancelled" and asked_about(state, event.asked_seq) is None:
+        raise Illegal("decided-asked", f"the question at seq {event.asked_seq} is not open")
+
 
 _CHECKS: dict[type, Callable[[State, Any], object]] = {
     SessionCreated: _anywhere,
@@ -259,4 +283,7 @@ _CHECKS: dict[type, Callable[[State, Any], object]] = {
     AssistantMessage: _message,
     ToolCall: _tool_call,
     ToolResult: _tool_result,
+    ApprovalAsked: _asked,
+    ApprovalDecided: _decided,
+    PluginFault: _anywhere,
 }

@@ -18,10 +18,13 @@ from flightlog.core.history import place_of
 from flightlog.core.limits import BLOB_MIN_BYTES, EXCERPT_CHARS
 from flightlog_hookspecs.content import text_of
 from flightlog_hookspecs.events import (
+    ApprovalAsked,
+    ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
     Event,
     InboxSplice,
+    PluginFault,
     Record,
     RequestFailed,
     RequestHeader,
@@ -165,6 +168,44 @@ def tool_calls(records: Records) -> list[Row]:
     return started + unstarted
 
 
+def approvals(records: Records) -> list[Row]:
+    """(session, turn, step, position, seq, call_id, name, guard, question, decision, decided_by, decided_seq)."""
+    first: dict[Row, Row] = {}
+    for record, answer in _of(records, ApprovalDecided):
+        key = (record.session, answer.asked_seq)
+        first.setdefault(key, (answer.decision, displayed(answer.by), record.seq))
+    return [
+        (
+            *_step(record),
+            asked.position,
+            record.seq,
+            displayed(asked.call_id),
+            _name(asked),
+            displayed(asked.guard),
+            _shown(asked),
+            *first.get((record.session, record.seq), ("open", None, None)),
+        )
+        for record, asked in _of(records, ApprovalAsked)
+    ]
+
+
+def plugin_errors(records: Records) -> list[Row]:
+    """(session, seq, at, turn, step, plugin, hook, error)."""
+    return [
+        (
+            record.session,
+            record.seq,
+            record.at_us,
+            record.turn,
+            record.step,
+            _name(fault),
+            _status(fault),
+            _shown(fault),
+        )
+        for record, fault in _of(records, PluginFault)
+    ]
+
+
 def usage(records: Records) -> list[Row]:
     """(session, turn, answers, input_tokens, output_tokens, cached_tokens)."""
     spent: dict[Row, list[int]] = {}
@@ -192,7 +233,20 @@ def timeline(records: Records) -> list[Row]:
 TWINS: Final[Mapping[str, Callable[[Records], list[Row]]]] = MappingProxyType(
     {
         twin.__name__: twin
-        for twin in (sessions, turns, steps, messages, inbox, requests, deltas, tool_calls, usage, timeline)
+        for twin in (
+            sessions,
+            turns,
+            steps,
+            messages,
+            inbox,
+            requests,
+            deltas,
+            tool_calls,
+            approvals,
+            plugin_errors,
+            usage,
+            timeline,
+        )
     }
 )
 """The views by name, in the order of `views.sql`."""
@@ -226,6 +280,10 @@ def _words(event: Event) -> str | None:
             return displayed(event.arguments) or None
         case RequestFailed() | TurnEnd():
             return displayed(event.message) or None
+        case ApprovalAsked():
+            return displayed(event.question) or None
+        case PluginFault():
+            return displayed(event.error) or None
         case _:
             return None
 
@@ -250,8 +308,12 @@ def _role(event: Event) -> str | None:
 
 def _name(event: Event) -> str | None:
     match event:
-        case ToolCall() | ToolResult():
+        case ToolCall() | ToolResult() | ApprovalAsked():
             return displayed(event.name)
+        case ApprovalDecided():
+            return displayed(event.by)
+        case PluginFault():
+            return displayed(event.plugin)
         case AssistantDelta():
             return event.type
         case RequestHeader():
@@ -282,5 +344,11 @@ def _status(event: Event) -> str | None:
             return event.failure
         case TurnEnd():
             return event.reason
+        case ApprovalAsked():
+            return displayed(event.guard)
+        case ApprovalDecided():
+            return event.decision
+        case PluginFault():
+            return displayed(event.hook)
         case _:
             return None

@@ -9,6 +9,7 @@ One table for success, error, cancel and crash; `runtime/closing.py` is its only
 | call without tool/call                       | tool/result: `unstarted` (not_started or aborted)   |
 | tool/call, no result, read or idempotent     | tool/result: aborted, safe to repeat                |
 | tool/call, no result, write or external      | tool/result: unknown, said plainly                  |
+| call with an open question                   | approval/decided: cancelled, then as above          |
 | step open                                    | step/end                                            |
 | turn open                                    | turn/end with `end`                                 |
 """
@@ -19,7 +20,15 @@ from typing import Final, Literal
 
 from flightlog.core.state import Call, State, Step
 from flightlog_hookspecs.content import TextBlock, text_blocks
-from flightlog_hookspecs.events import AssistantMessage, Event, RequestFailed, StepEnd, ToolResult, TurnEnd
+from flightlog_hookspecs.events import (
+    ApprovalDecided,
+    AssistantMessage,
+    Event,
+    RequestFailed,
+    StepEnd,
+    ToolResult,
+    TurnEnd,
+)
 from flightlog_hookspecs.tools import REPEATABLE, Outcome
 
 NOT_STARTED: Final = "Not started: the process ended before this call. Nothing happened; it is safe to call again."
@@ -45,7 +54,10 @@ def closing(state: State, end: TurnEnd, streamed: tuple[TextBlock, ...], unstart
     if (step := state.step) is not None:
         if step.phase == "open":
             events.append(_cut_attempt(step, streamed))
-        events += [unanswered_result(call, step.message_seq, unstarted) for call in step.unanswered]
+        for call in step.unanswered:
+            if call.asked_seq is not None and call.decision is None:
+                events.append(ApprovalDecided(asked_seq=call.asked_seq, decision="cancelled", by="kernel"))
+            events.append(unanswered_result(call, step.message_seq, unstarted))
         events.append(StepEnd())
     events.append(end)
     return tuple(events)

@@ -9,6 +9,7 @@ from attrs import frozen
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.events import (
     AssistantMessage,
+    Decision,
     RequestFailed,
     RequestHeader,
     RequestRetry,
@@ -34,7 +35,10 @@ class Pending:
 
 @frozen(kw_only=True)
 class Call:
-    """A call of the step's assistant message. Answered once `outcome` is set."""
+    """A call of the step's assistant message. Answered once `outcome` is set.
+
+    `asked_seq` is the row of the question about it, `decision` the answer to it.
+    """
 
     position: int
     call_id: str
@@ -42,6 +46,8 @@ class Call:
     arguments: str
     started: ToolCall | None = None
     started_seq: int | None = None
+    asked_seq: int | None = None
+    decision: Decision | None = None
     outcome: Outcome | None = None
 
 
@@ -70,7 +76,8 @@ class State:
     """A session at one point of its log.
 
     `steps` counts the steps of the current turn; `claimed` holds messages taken from the inbox
-    whose `user/message` has not been seen yet (empty between appends).
+    whose `user/message` has not been seen yet (empty between appends); `questions` the rows of all
+    approvals ever asked.
     """
 
     uid: str = ""
@@ -84,6 +91,7 @@ class State:
     steps: int = 0
     step: Step | None = None
     last_step: Step | None = None
+    questions: frozenset[int] = frozenset()
     header: RequestHeader | None = None
     header_seq: int = 0
     usage: Usage = NO_USAGE

@@ -15,6 +15,7 @@ from flightlog.core.limits import Limits
 from flightlog.core.plan import Append, Idle, RunTools, SendRequest, follow, plan, retry_after
 from flightlog.core.request import assert_request_reconstructable, changes
 from flightlog.core.state import Call
+from flightlog.runtime.approvals import Approvals
 from flightlog.runtime.closing import close_turn
 from flightlog.runtime.error_groups import described, leaves
 from flightlog.runtime.journal import Journal
@@ -46,6 +47,7 @@ class Driver:
         model: str,
         system: str,
         limits: Limits,
+        approvals: Approvals,
         threads: trio.CapacityLimiter,
         workspace: str,
         protected: tuple[str, ...],
@@ -55,6 +57,7 @@ class Driver:
         self._model = model
         self._system = system
         self._limits = limits
+        self._approvals = approvals
         self._threads = threads
         self._workspace = workspace
         self._protected = protected
@@ -125,7 +128,13 @@ class Driver:
 
     async def _run_tools(self, calls: tuple[Call, ...]) -> None:
         runner = ToolRunner(
-            self._journal, self._registry, self._limits, self._threads, self._workspace, self._protected
+            self._journal,
+            self._registry,
+            self._limits,
+            self._approvals,
+            self._threads,
+            self._workspace,
+            self._protected,
         )
         await runner.run(calls)
 

@@ -14,10 +14,12 @@ from attrs import define, field, frozen
 
 from flightlog.core.tool_schema import PreparedTool, prepare
 from flightlog.runtime.error_groups import described
+from flightlog.runtime.guards import Guard
 from flightlog_hookspecs import specs
 from flightlog_hookspecs.adapters import Adapter
 from flightlog_hookspecs.errors import PluginError, UsageError
 from flightlog_hookspecs.events import Head, PluginVersion
+from flightlog_hookspecs.hooks import Hook
 from flightlog_hookspecs.markers import PROJECT
 from flightlog_hookspecs.prompt import PromptSection
 from flightlog_hookspecs.tools import Tool
@@ -38,6 +40,7 @@ class Registry:
     tools: dict[str, PreparedTool] = field(factory=dict)
     adapters: dict[str, Adapter] = field(factory=dict)
     sections: dict[str, PromptSection] = field(factory=dict)
+    guards: list[Guard] = field(factory=list)
     versions: list[PluginVersion] = field(factory=list)
     problems: list[PluginProblem] = field(factory=list)
 
@@ -131,6 +134,10 @@ def _enter(registry: Registry, plugin: object, version: PluginVersion) -> None:
     def take_adapter(adapter: Adapter) -> None:
         _expect(isinstance(adapter, Adapter), f"register_adapters was given {adapter!r}, not an Adapter")
         _expect(
+            isinstance(adapter.name, str) and adapter.name != "" and ":" not in adapter.name,
+            f"adapter name {adapter.name!r} must be a string without a colon: models are named 'adapter:model'",
+        )
+        _expect(
             adapter.name not in registry.adapters and adapter.name not in adapters,
             f"adapter {adapter.name!r} exists already",
         )
@@ -139,17 +146,32 @@ def _enter(registry: Registry, plugin: object, version: PluginVersion) -> None:
     def take_section(section: PromptSection) -> None:
         _expect(isinstance(section, PromptSection), f"register_prompt_sections was given {section!r}")
         _expect(
+            isinstance(section.name, str) and isinstance(section.rank, int) and callable(section.render),
+            f"prompt section {section!r}: name must be a string, rank a number, render a function",
+        )
+        _expect(
             section.name not in registry.sections and section.name not in sections,
             f"prompt section {section.name!r} exists already",
         )
         sections[section.name] = section
 
+    guards: list[Guard] = []
+
+    def take_hook(hook: Hook) -> None:
+        _expect(isinstance(hook, Hook), f"register_hooks was given {hook!r}, not a Hook")
+        _expect(
+            hook.point == "before_tool" and hook.limit_s > 0, f"hook {hook.name!r}: no such point, or no time limit"
+        )
+        guards.append(Guard(hook=hook, plugin=version.name))
+
+    manager.hook.register_hooks(register=take_hook)
     manager.hook.register_tools(register=take_tool)
     manager.hook.register_adapters(register=take_adapter)
     manager.hook.register_prompt_sections(register=take_section)
     registry.tools |= tools
     registry.adapters |= adapters
     registry.sections |= sections
+    registry.guards += guards
     registry.versions.append(version)
 
 

@@ -6,6 +6,7 @@ import trio
 from attrs import frozen
 
 from flightlog.core.state import State
+from flightlog.runtime.approvals import Approvals, Question
 from flightlog.runtime.driver import Driver
 from flightlog.runtime.journal import HeadToken, Journal
 from flightlog_hookspecs.content import Block, TextBlock, ThinkingBlock, ToolCallBlock, text_blocks
@@ -41,9 +42,10 @@ class Accepted:
 class Session:
     """An owned session. Made by `Kernel.session`; usable from the trio thread it was made in."""
 
-    def __init__(self, journal: Journal, driver: Driver) -> None:
+    def __init__(self, journal: Journal, driver: Driver, approvals: Approvals) -> None:
         self._journal = journal
         self._driver = driver
+        self._approvals = approvals
         self._running: trio.Event | None = None
         self._finished = False
         self._wake = trio.Event()
@@ -123,6 +125,19 @@ class Session:
     def cancel(self, cause: str = "user") -> bool:
         """End the running turn as aborted because of `cause`, keeping the queue. False when idle."""
         return self._driver.cancel(cause)
+
+    def questions(self) -> list[Question]:
+        """The calls that wait for a person's answer, in call order."""
+        return self._approvals.open()
+
+    async def approve(self, seq: int, *, allow: bool = True, by: str = "user", reason: str = "") -> bool:
+        """Answer the question at `seq`; durable when it returns, and the call goes on.
+
+        False when it was settled before (answered, cancelled, or its turn has ended): the answer is
+        recorded and has no effect. Raises `UsageError` when nothing was ever asked at `seq`.
+        """
+        self._check_open()
+        return await self._approvals.decide(seq, allow=allow, by=by, reason=reason)
 
     async def close(self) -> None:
         """End a running turn and refuse everything from now on. Called by the context manager."""

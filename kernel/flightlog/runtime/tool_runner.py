@@ -11,21 +11,24 @@ from collections.abc import Sequence
 from typing import Any
 
 import trio
-from attrs import frozen
+from attrs import evolve, frozen
 
 from flightlog.core import repair
 from flightlog.core.limits import Limits
 from flightlog.core.schedule import startable
 from flightlog.core.state import Call
 from flightlog.core.tool_schema import BadArguments, PreparedTool
+from flightlog.runtime.approvals import Approvals
 from flightlog.runtime.error_groups import described, single_error, unwrapped
+from flightlog.runtime.guards import rule
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.plugins import Registry
 from flightlog.runtime.tool_output import Rendered, failed, rendered, told
 from flightlog.runtime.tool_process import ProcessFailed, run_in_process
 from flightlog.store.store import Blob
 from flightlog_hookspecs.errors import ToolError
-from flightlog_hookspecs.events import ToolCall, ToolResult
+from flightlog_hookspecs.events import ApprovalAsked, ToolCall, ToolResult
+from flightlog_hookspecs.hooks import Ask, Deny, ProposedCall
 from flightlog_hookspecs.tools import REPEATABLE, Tool, ToolContext
 
 
@@ -50,6 +53,7 @@ class ToolRunner:
         journal: Journal,
         registry: Registry,
         limits: Limits,
+        approvals: Approvals,
         threads: trio.CapacityLimiter,
         workspace: str,
         protected: tuple[str, ...],
@@ -57,11 +61,13 @@ class ToolRunner:
         self._journal = journal
         self._registry = registry
         self._limits = limits
+        self._approvals = approvals
         self._threads = threads
         self._workspace = workspace
         self._protected = protected
         self._stopping = False
         self._scopes: dict[int, trio.CancelScope] = {}
+        self._running: set[int] = set()
         self._finished: set[int] = set()
         self._changed = trio.Event()
 
@@ -106,34 +112,56 @@ class ToolRunner:
         modes = [item.prepared.tool.mode for item in runnable]
         while len(self._finished) < len(runnable):
             self._changed = trio.Event()
-            start = startable(modes, self._scopes.keys(), self._finished, self._limits.parallel_tools)
-            if start:
-                await self._start(nursery, runnable, start)
-            else:
-                await self._changed.wait()
+            for index in startable(modes, self._running, self._finished, self._limits.parallel_tools):
+                self._running.add(index)
+                nursery.start_soon(self._run_one, index, runnable[index])
+            await self._changed.wait()
 
-    async def _start(self, nursery: trio.Nursery, runnable: list[Runnable], start: Sequence[int]) -> None:
-        """Commit the intents of one batch together, then start their bodies."""
-        intents = [self._intent(runnable[index]) for index in start]
-        records = await self._journal.append(*intents, barrier=True)
-        for index, record, intent in zip(start, records, intents, strict=True):
-            deadline = trio.current_time() + runnable[index].prepared.tool.timeout_s
-            self._scopes[index] = trio.CancelScope(deadline=deadline, shield=True)
-            nursery.start_soon(self._run_one, index, runnable[index], intent, record.seq)
-
-    async def _run_one(self, index: int, item: Runnable, intent: ToolCall, call_seq: int) -> None:
-        journal = self._journal
-        journal.store.check_alive()  # another session's fault may have stopped it since the intent was committed
-        journal.on_boundary("tool", journal.session, call_seq)
-        start_us = journal.clock.monotonic_us()
-        end = await self._body(item, intent, self._scopes[index])
-        duration_us = journal.clock.monotonic_us() - start_us
-        journal.on_boundary("tool-done", journal.session, call_seq)
-        result = self._result(item.call, end, call_seq, duration_us)
-        await journal.append(result, barrier=True, blobs=[end.blob] if end.blob else [])
-        del self._scopes[index]
+    async def _run_one(self, index: int, item: Runnable) -> None:
+        """Let one call come to its result: guards, intent, body."""
+        refusal = await self._refusal(item)
+        if refusal is None:
+            await self._run_body(index, item)
+        else:
+            await self._journal.append(self._result(item.call, refusal, None, 0), barrier=True)
+        self._running.discard(index)
         self._finished.add(index)
         self._changed.set()
+
+    async def _refusal(self, item: Runnable) -> Rendered | None:
+        """Ask guards, and a person if they want one. None when the call may run."""
+        if not self._registry.guards:
+            return None
+        ruling = await rule(self._registry.guards, self._proposed(item), self._threads)
+        if ruling.faults:
+            await self._journal.append(*ruling.faults)
+        match ruling.verdict:
+            case Deny(reason=reason):
+                return self._denied(f"Denied: {reason}")
+            case Ask(question=question):
+                answer = await self._approvals.ask(self._question(item, question, ruling.guard))
+                if answer.decision != "allowed":
+                    return self._denied(f"Denied by {answer.by}. {answer.reason}".rstrip())
+        return None
+
+    def _denied(self, message: str) -> Rendered:
+        return evolve(told(message, self._limits), outcome="denied")
+
+    async def _run_body(self, index: int, item: Runnable) -> None:
+        journal = self._journal
+        intent = self._intent(item)
+        (record,) = await journal.append(intent, barrier=True)
+        journal.store.check_alive()  # another session's fault may have stopped it since the intent was committed
+        scope = trio.CancelScope(deadline=trio.current_time() + item.prepared.tool.timeout_s, shield=True)
+        self._scopes[index] = scope
+        journal.on_boundary("tool", journal.session, record.seq)
+        start_us = journal.clock.monotonic_us()
+        end = await self._body(item, intent, scope)
+        duration_us = journal.clock.monotonic_us() - start_us
+        journal.on_boundary("tool-done", journal.session, record.seq)
+        result = self._result(item.call, end, record.seq, duration_us)
+        await journal.append(result, barrier=True, blobs=[end.blob] if end.blob else [])
+        del self._scopes[index]
 
     async def _body(self, item: Runnable, intent: ToolCall, scope: trio.CancelScope) -> Rendered:
         """Run the body; whatever it does becomes the end of this one call."""
@@ -191,6 +219,31 @@ class ToolRunner:
         last = trio.current_time() + self._limits.cancel_grace_s
         for scope in self._scopes.values():
             scope.deadline = min(scope.deadline, last)
+
+    def _proposed(self, item: Runnable) -> ProposedCall:
+        call, state = item.call, self._journal.state
+        return ProposedCall(
+            session=self._journal.session,
+            turn=state.turn,
+            step=state.steps,
+            position=call.position,
+            call_id=call.call_id,
+            name=call.name,
+            arguments=call.arguments,
+            effect=item.prepared.tool.effect,
+        )
+
+    def _question(self, item: Runnable, question: str, guard: str) -> ApprovalAsked:
+        call, step = item.call, self._journal.state.step
+        assert step is not None, "calls are asked about inside their step"
+        return ApprovalAsked(
+            position=call.position,
+            call_id=call.call_id,
+            name=call.name,
+            message_seq=step.message_seq,
+            question=question,
+            guard=guard,
+        )
 
     def _intent(self, item: Runnable) -> ToolCall:
         call, tool, state = item.call, item.prepared.tool, self._journal.state

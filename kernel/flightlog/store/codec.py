@@ -24,12 +24,15 @@ from flightlog.core.shape import misfit
 from flightlog_hookspecs.content import Block, TextBlock, ThinkingBlock, ToolCallBlock, text_of
 from flightlog_hookspecs.errors import BadPayload
 from flightlog_hookspecs.events import (
+    ApprovalAsked,
+    ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
     DeltaPiece,
     Event,
     InboxSplice,
     Message,
+    PluginFault,
     Record,
     RequestFailed,
     RequestHeader,
@@ -47,7 +50,13 @@ FORMAT: Final = 1
 """Version of the row format, covered by every digest."""
 
 _BLOCK_TAGS: Final = {TextBlock: "text", ThinkingBlock: "thinking", ToolCallBlock: "tool_call"}
-_LIFTED_FIELD: Final = {"tool/call": "arguments", "request/failed": "message", "turn/end": "message"}
+_LIFTED_FIELD: Final = {
+    "tool/call": "arguments",
+    "request/failed": "message",
+    "turn/end": "message",
+    "approval/asked": "question",
+    "plugin/error": "error",
+}
 
 CLASS_OF_KIND: Final[dict[str, type]] = {cls.kind: cls for cls in get_args(Event) if cls is not UnknownEvent}
 
@@ -392,6 +401,14 @@ def _derived(event: Event) -> Derived:
             return Derived(attempt=event.attempt, status=event.failure)
         case RequestRetry():
             return Derived(attempt=event.attempt)
+        case ApprovalAsked():
+            return Derived(
+                position=event.position, call_id=shown(event.call_id), name=shown(event.name), status=shown(event.guard)
+            )
+        case ApprovalDecided():
+            return Derived(ref_seq=event.asked_seq, name=shown(event.by), status=event.decision)
+        case PluginFault():
+            return Derived(name=shown(event.plugin), status=shown(event.hook))
         case TurnEnd():
             return Derived(status=event.reason)
         case SessionCreated():

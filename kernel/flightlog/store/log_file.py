@@ -166,6 +166,8 @@ def _check_kind(path: str, allow_network: bool) -> None:
         mode = None
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise StoreError(f"{path!r} is not a path: {error}") from error
     if mode is not None and stat.S_ISLNK(mode):
         raise NotAFlightlog(f"{path}: is a symbolic link. Name the file it points to.")
     if mode is not None and not stat.S_ISREG(mode):

@@ -28,6 +28,7 @@ from flightlog_hookspecs import (
     Finish,
     FinishReason,
     Head,
+    Hook,
     Message,
     PromptSection,
     Request,
@@ -133,6 +134,13 @@ class Bundle:
     tools: Iterable[Tool] = ()
     adapters: Iterable[Adapter] = ()
     sections: Iterable[PromptSection] = ()
+    hooks: Iterable[Hook] = ()
+
+    @hookimpl
+    def register_hooks(self, register: Callable[[Hook], None]) -> None:
+        """Register the hooks."""
+        for hook in self.hooks:
+            register(hook)
 
     @hookimpl
     def register_tools(self, register: Callable[[Tool], None]) -> None:

@@ -51,6 +51,7 @@ CREATE INDEX events_visible ON events(session, place, position) WHERE place IS N
 CREATE INDEX events_bracket ON events(session, turn, step, kind, attempt)
   WHERE kind = 'turn/start' OR kind = 'turn/end' OR kind = 'step/end'
      OR kind = 'request/failed' OR kind = 'assistant/message' OR kind = 'tool/result';
+CREATE INDEX events_decided ON events(session, ref_seq) WHERE kind = 'approval/decided';
 CREATE INDEX events_inbox   ON events(session, message_id, seq) WHERE slot IS NOT NULL;
 
 CREATE TRIGGER events_insert BEFORE INSERT ON events BEGIN

@@ -78,6 +78,22 @@ SELECT k.name, r.turn, r.step, r.position, r.call_id, r.name, NULL, NULL, r.seq,
 FROM events r JOIN session_keys k USING(session)
 WHERE r.kind = 'tool/result' AND r.ref_seq IS NULL;
 
+-- view: approvals
+-- Every question put to a person; `decision` is 'open' until the first answer, which is the one that counts.
+CREATE VIEW approvals AS
+SELECT k.name AS session, a.turn, a.step, a.position, a.seq, a.call_id, a.name, a.status AS guard, a.text AS question,
+       coalesce(d.status, 'open') AS decision, d.name AS decided_by, d.seq AS decided_seq
+FROM events a JOIN session_keys k USING(session)
+LEFT JOIN events d ON d.id = (SELECT id FROM events WHERE session = a.session AND kind = 'approval/decided' AND ref_seq = a.seq ORDER BY seq LIMIT 1)
+WHERE a.kind = 'approval/asked';
+
+-- view: plugin_errors
+-- What plugins did wrong; each cost only the call it belongs to.
+CREATE VIEW plugin_errors AS
+SELECT k.name AS session, e.seq, e.at, e.turn, e.step, e.name AS plugin, e.status AS hook, e.text AS error
+FROM events e JOIN session_keys k USING(session)
+WHERE e.kind = 'plugin/error';
+
 -- view: usage
 -- Tokens by turn, of answered attempts.
 CREATE VIEW usage AS
