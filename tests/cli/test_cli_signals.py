@@ -34,7 +34,7 @@ def test_the_first_ctrl_c_cancels_the_turn_and_leaves_cleanly(stubborn: Shell) -
     (turn,) = done.json_lines[-1]["turns"]
     assert (turn["reason"], turn["cause"], turn["text"]) == ("aborted", "user", "one two ")
     assert done.err.splitlines() == [
-        "flightlog: cancelling the turn; once more leaves at once",
+        "flightlog: cancelling the turn",
         "flightlog: turn 1 ended as aborted (user)",
         "flightlog: To go on: flightlog resume s continue",
     ]
@@ -64,15 +64,19 @@ def test_sigterm_cancels_the_turn_closes_cleanly_and_says_143(stubborn: Shell) -
     assert stubborn.kinds("s")[-1] == "session/closed"
 
 
-@pytest.mark.parametrize("second_is_sigterm", [False, True])
-def test_a_second_signal_leaves_at_once_and_the_log_is_whole(stubborn: Shell, *, second_is_sigterm: bool) -> None:
+@pytest.mark.parametrize("last_is_sigterm", [False, True])
+def test_a_third_signal_leaves_a_tool_that_heeds_nothing_and_the_log_is_whole(
+    stubborn: Shell, *, last_is_sigterm: bool
+) -> None:
     with stubborn.held("run", "go", "--session", "s", "--model", "stall:stubborn", "--json") as held:
         held.lines_until("tool/call")
         held.interrupt()
-        held.complaints_until("once more")
-        held.interrupt(*([SIGTERM] if second_is_sigterm else []))
+        held.complaints_until("cancelling the turn")
+        held.interrupt()
+        held.complaints_until("once more kills")
+        held.interrupt(*([SIGTERM] if last_is_sigterm else []))
         done = held.finished()
-    assert done.code == (143 if second_is_sigterm else 1)
+    assert done.code == (143 if last_is_sigterm else 1)
     assert done.complaint.startswith("flightlog: left at once")
     assert stubborn.kinds("s")[-1] == "tool/call"
     stubborn.call("verify")
@@ -80,6 +84,20 @@ def test_a_second_signal_leaves_at_once_and_the_log_is_whole(stubborn: Shell, *,
     rows = stubborn.call("show", "s", "--json").json_lines
     assert [row["data"]["outcome"] for row in rows if row["kind"] == "tool/result"] == ["unknown"]
     assert _last_end(stubborn, "s")["reason"] == "interrupted"
+
+
+def test_a_second_ctrl_c_cuts_off_running_tools_and_leaves_cleanly(stubborn: Shell) -> None:
+    os.mkfifo(stubborn.folder / "pipe")
+    with stubborn.held("run", "go", "--session", "s", "--model", "stall:read_pipe", "--json") as held:
+        held.lines_until("tool/call")
+        held.interrupt()
+        held.complaints_until("cancelling the turn")
+        held.interrupt()
+        done = held.finished()
+    assert done.code == 1
+    (result,) = [row["data"] for row in done.json_lines[:-1] if row["kind"] == "tool/result"]
+    assert result["outcome"] == "unknown"
+    assert stubborn.kinds("s")[-2:] == ["turn/end", "session/closed"]
 
 
 def test_ctrl_c_at_a_terminal_reaches_every_process_but_leaves_a_tool_its_grace(stubborn: Shell) -> None:
@@ -90,7 +108,7 @@ def test_ctrl_c_at_a_terminal_reaches_every_process_but_leaves_a_tool_its_grace(
         held.lines_until("tool/call")
         with pipe.open("w") as writing:  # opens once the tool has opened its end
             os.killpg(held.process.pid, SIGINT)
-            held.complaints_until("once more")
+            held.complaints_until("cancelling the turn")
             writing.write("what was read")
         done = held.finished()
     (result,) = [row["data"] for row in done.json_lines[:-1] if row["kind"] == "tool/result"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
@@ -13,10 +14,10 @@ from hypothesis import strategies as st
 from flightlog.store.store import Store
 from flightlog_hookspecs.errors import StoreError
 from flightlog_hookspecs.events import Record
-from support.files import COMPANIONS, Pen, content, copied, opened, photograph, plain, replayed, rich
+from support.files import COMPANIONS, Pen, content, copied, in_memory, opened, photograph, plain, replayed, rich
 
 PAGE_BYTES = 4096
-MANY = settings(max_examples=3 * settings.default.max_examples)
+MANY = settings(max_examples=2 * settings.default.max_examples)
 
 Content = dict[str, list[Record]]
 
@@ -75,11 +76,12 @@ class Image:
 
 
 @pytest.fixture(scope="module")
-def closed(tmp_path_factory: pytest.TempPathFactory) -> Image:
+def closed() -> Iterator[Image]:
     """A log that was closed cleanly: all of it is in the main file."""
-    path = tmp_path_factory.mktemp("closed") / "log.db"
-    rich(path)
-    return Image(path, {name: len(records) for name, records in content(path).items()})
+    with in_memory() as folder:
+        path = folder / "log.db"
+        rich(path)
+        yield Image(path, {name: len(records) for name, records in content(path).items()})
 
 
 @pytest.fixture(scope="module")
@@ -89,19 +91,20 @@ def pages(closed: Image) -> dict[str, list[int]]:
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Image:
+def killed() -> Iterator[Image]:
     """A log whose owner died: its end is in the -wal, the last row of it was not acknowledged as durable."""
-    path = tmp_path_factory.mktemp("killed") / "log.db"
-    rich(path)
-    with opened(path) as store:
-        pen = Pen(store, "u")
-        for number in range(12):
-            pen.say(f"number {number} " * 20, barrier=number % 3 != 1)
-        acked = pen.acked
-        pen.say("never acknowledged", barrier=False)
-        copy = copied(path, path.with_name("copy.db"))
-    durable = {name: len(records) for name, records in content(path).items()}
-    return Image(copy, {**durable, "u": acked})
+    with in_memory() as folder:
+        path = folder / "log.db"
+        rich(path)
+        with opened(path) as store:
+            pen = Pen(store, "u")
+            for number in range(12):
+                pen.say(f"number {number} " * 20, barrier=number % 3 != 1)
+            acked = pen.acked
+            pen.say("never acknowledged", barrier=False)
+            copy = copied(path, folder / "copy.db")
+        durable = {name: len(records) for name, records in content(path).items()}
+        yield Image(copy, {**durable, "u": acked})
 
 
 def flipped(data: bytes, *bits: tuple[int, int]) -> bytes:

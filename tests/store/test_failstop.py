@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,106 +14,20 @@ from flightlog import Kernel, Limits, Session
 from flightlog.store.connection import Busy
 from flightlog.testing import FakeModel, calls, words
 from flightlog_hookspecs import Tool, tool
-from flightlog_hookspecs.errors import DiskFull, Fenced, InvariantViolation, StoreError, StoreStopped
+from flightlog_hookspecs.errors import DiskFull, Fenced, InvariantViolation, StoreError
 from support import kernels
-from support.faulty_database import FaultyDatabase, Method, faulty_store, under
-from support.files import Pen, content, opened, photograph, texts
+from support.faulty_database import FaultyDatabase, Method, under
+from support.files import Pen, content, in_memory, opened
 
-# ---------------------------------------------------------------- the store
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    with in_memory() as folder:
+        yield folder
 
 
 def full() -> DiskFull:
     return DiskFull("planted: no space left")
-
-
-@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("method", ["begin", "write", "commit"])
-def test_after_a_failed_write_everything_is_refused_and_the_database_is_left_alone(
-    tmp_path: Path, method: Method, late: bool
-) -> None:
-    path = tmp_path / "log.db"
-    with faulty_store(path, full) as (store, faulty):
-        pen, neighbour = Pen(store), Pen(store, "t")
-        pen.say("acknowledged")
-        neighbour.say("acknowledged")
-        faulty.arm(method, late=late)
-        with pytest.raises(DiskFull, match="planted"):
-            pen.say("never acknowledged")
-        assert faulty.after_the_fault == ["rollback"]
-        before = photograph(tmp_path)
-        for attempt in (pen.say, neighbour.say, store.check_alive, lambda: Pen(store, "u")):
-            with pytest.raises(StoreStopped, match="planted: no space left"):
-                attempt()
-        assert all(call.startswith("read") for call in faulty.after_the_fault[1:])
-        assert photograph(tmp_path) == before
-        assert store.key_of("s") is not None, "reading still works"
-    in_the_log = ["acknowledged"] + ["never acknowledged"] * (method == "commit" and late)
-    assert (texts(path, "s"), texts(path, "t")) == (in_the_log, ["acknowledged"])
-
-
-@pytest.mark.parametrize("error", [DiskFull, StoreError, MemoryError, OSError, KeyboardInterrupt])
-def test_whatever_the_fault_is_it_stops_the_store_and_comes_through_as_it_is(
-    tmp_path: Path, error: type[BaseException]
-) -> None:
-    with faulty_store(tmp_path / "log.db", lambda: error("planted")) as (store, faulty):
-        pen = Pen(store)
-        faulty.arm("commit")
-        with pytest.raises(error, match="planted"):
-            pen.say()
-        with pytest.raises(StoreStopped, match="planted"):
-            pen.say()
-
-
-def test_a_failed_append_of_several_events_leaves_none_of_them(tmp_path: Path) -> None:
-    path = tmp_path / "log.db"
-    for failing in ("insert_blob", "insert_event"):
-        with faulty_store(path, full) as (store, faulty):
-            pen = Pen(store)
-            pen.say("x" * 70_000)
-            before = content(path)
-            faulty.arm("write", ["insert_blob", "insert_event"].index(failing) + 1, late=True)
-            with pytest.raises(DiskFull):
-                pen.say("y" * 70_000)
-            assert faulty.calls[-2] == f"write {failing}"
-            assert content(path) == before
-
-
-def test_a_busy_database_is_no_fault(tmp_path: Path) -> None:
-    path = tmp_path / "log.db"
-    with faulty_store(path, Busy) as (store, faulty):
-        pen = Pen(store)
-        pen.say("one")
-        faulty.arm("begin")
-        with pytest.raises(Busy):
-            store.commit([pen.message("two")], barrier=True)
-        store.check_alive()
-        pen.say("two")
-    assert texts(path) == ["one", "two"]
-
-
-def test_a_store_that_stopped_does_not_mark_the_file_as_closed(tmp_path: Path) -> None:
-    path = tmp_path / "log.db"
-    with faulty_store(path, full) as (store, faulty):
-        pen = Pen(store)
-        faulty.arm("commit")
-        with pytest.raises(DiskFull):
-            pen.say()
-        faulty.calls.clear()
-    assert faulty.calls == ["rollback"]
-    with opened(path) as store:
-        assert store.read("is_open") == [(1,)]
-
-
-def test_a_fault_while_closing_leaves_a_file_that_opens(tmp_path: Path) -> None:
-    path = tmp_path / "log.db"
-    for number, method in enumerate(("begin", "write", "commit", "read")):
-        with faulty_store(path, full) as (store, faulty):
-            Pen(store).say(str(number))
-            faulty.arm(method)
-    assert texts(path) == ["0", "1", "2", "3"]
-
-
-# ---------------------------------------------------------------- the kernel
 
 
 @define
@@ -220,13 +134,13 @@ async def test_the_undisturbed_work_is_what_the_faults_are_compared_with(tmp_pat
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("method", ["begin", "write", "commit"])
 async def test_a_fault_at_any_call_stops_all_effects_and_reopening_finishes_the_work_without_repeating_any(
-    tmp_path: Path, method: Method, late: bool
+    memory: Path, method: Method, late: bool
 ) -> None:
     whole = World()
-    faulty = await disturbed(tmp_path / "whole.db", whole, None, 0, late=False)
-    kinds = kernels.kinds_of(tmp_path / "whole.db")
+    faulty = await disturbed(memory / "whole.db", whole, None, 0, late=False)
+    kinds = kernels.kinds_of(memory / "whole.db")
     for at in range(1, counts(faulty, method) + 1):
-        path, world = tmp_path / f"{at}.db", World()
+        path, world = memory / f"{at}.db", World()
         await disturbed(path, world, method, at, late=late)
         if world.at_the_fault is None:
             continue  # the fault struck the closing of the file, which has nothing left to lose
@@ -252,11 +166,11 @@ async def finished(path: Path, world: World) -> None:
     kernels.verified(path, world.model)
 
 
-async def test_a_failed_read_in_mid_turn_repeats_nothing_when_the_host_runs_again(tmp_path: Path) -> None:
+async def test_a_failed_read_in_mid_turn_repeats_nothing_when_the_host_runs_again(memory: Path) -> None:
     whole = World()
-    faulty = await disturbed(tmp_path / "whole.db", whole, None, 0, late=False)
+    faulty = await disturbed(memory / "whole.db", whole, None, 0, late=False)
     for at in range(1, counts(faulty, "read") + 1):
-        path, world = tmp_path / f"{at}.db", World()
+        path, world = memory / f"{at}.db", World()
         async with kernels.opened(path, world.model, *world.tools()) as kernel:
             under(kernel._store, world.fault).arm("read", at)
             for _ in range(3):

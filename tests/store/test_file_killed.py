@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,7 +19,7 @@ import apsw
 import pytest
 
 import flightlog.store
-from support.files import Child, Pen, content, look, opened, texts
+from support.files import Child, Pen, content, in_memory, look, opened, texts
 
 STORE = os.path.dirname(flightlog.store.__file__)
 POINTS_MAX = {"quick": 40, "pr": 500}.get(os.environ.get("HYPOTHESIS_PROFILE", "quick"), sys.maxsize)
@@ -28,10 +27,8 @@ POINTS_MAX = {"quick": 40, "pr": 500}.get(os.environ.get("HYPOTHESIS_PROFILE", "
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """A folder in memory where there is one: a kill takes no more from a disk than from there, and it is faster."""
-    shared = "/dev/shm"
-    with tempfile.TemporaryDirectory(dir=shared if os.access(shared, os.W_OK) else None) as name:
-        yield Path(name)
+    with in_memory() as folder:
+        yield folder
 
 
 Life = Callable[[Path, Callable[[object], None]], None]

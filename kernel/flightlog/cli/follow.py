@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import trio
@@ -11,8 +11,6 @@ from flightlog import SessionReader
 from flightlog_hookspecs.events import Record
 
 _ROWS_AT_A_TIME: Final = 200
-_REST: Final = 4
-"""A reader starts at the first row each time; between two looks it rests this many times as long."""
 
 
 class Follower:
@@ -23,6 +21,7 @@ class Follower:
         self._session = session
         self._show = show
         self._news = trio.Event()
+        self._more: Callable[[], Iterator[Record]] | None = None
 
     def on_boundary(self, name: str, session: str, seq: int) -> None:  # noqa: ARG002
         """To be given to the kernel: hears of every commit."""
@@ -34,13 +33,12 @@ class Follower:
         while True:
             await self._news.wait()
             self._news = trio.Event()
-            began_s = trio.current_time()
             await self.catch_up(reader)
-            await trio.sleep((trio.current_time() - began_s) * _REST)
 
     async def catch_up(self, reader: SessionReader) -> None:
         """Show all that is committed by now."""
-        for count, record in enumerate(reader.records(deltas=True), 1):
+        self._more = self._more or reader.tail(deltas=True)
+        for count, record in enumerate(self._more(), 1):
             if record.seq > self.seq:
                 self.seq = record.seq
                 self._show(record)

@@ -1,16 +1,20 @@
-"""Ctrl+C and SIGTERM: the first ends the turn and closes the log, the second leaves at once."""
+"""Ctrl+C and SIGTERM: the first ends the turn, the second hurries running tools, the third leaves at once."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
 from signal import SIGTERM
+from typing import Final
 
 import trio
 
 from flightlog import Session
 from flightlog.cli.exits import FAILED, TERMINATED
 from flightlog.cli.output import complain
+
+_PATIENCE: Final = 2
+"""Signals after which the next one does not wait for the turn's end."""
 
 
 class Interruption:
@@ -28,13 +32,15 @@ class Interruption:
 
     async def watch(self, signals: AsyncIterator[int]) -> None:
         """Obey `signals`, until cancelled."""
+        count = 0
         async for number in signals:
-            first = self.exit_code is None
+            count += 1
             self.exit_code = TERMINATED if number == SIGTERM else self.exit_code or FAILED
-            if not first:
+            if count > _PATIENCE:
                 self._leave(self.exit_code)
-            complain("cancelling the turn; once more leaves at once")
-            if self.session is None or not self.session.cancel("SIGTERM" if number == SIGTERM else "user"):
+            complain("cancelling the turn" if count == 1 else "leaving; tools that run are cut off, once more kills")
+            cause = "SIGTERM" if number == SIGTERM else "user"
+            if self.session is None or not self.session.cancel(cause, now=count > 1):
                 self.scope.cancel()
 
     def _leave(self, code: int) -> None:

@@ -82,7 +82,7 @@ def run(
 ) -> int:
     """Deliver TEXT to a session and run it until it is idle.
 
-    Ctrl+C cancels the turn and keeps what is queued; a second one leaves at once.
+    Ctrl+C cancels the turn and keeps what is queued; a second one cuts off running tools and leaves.
     """
     if not text.strip():
         raise UsageError("TEXT is empty")
@@ -113,7 +113,7 @@ def resume(
 ) -> int:
     """Recover session ID, deliver what is pending and TEXT, run it until it is idle.
 
-    Ctrl+C cancels the turn and keeps what is queued; a second one leaves at once.
+    Ctrl+C cancels the turn and keeps what is queued; a second one cuts off running tools and leaves.
     """
     if text is not None and not text.strip():
         raise UsageError("TEXT is empty")

@@ -64,14 +64,20 @@ class Driver:
         self._encoded: EncodedRequest | None = None
         self._proven_header: RequestHeader | None = None
         self._scope: trio.CancelScope | None = None
+        self._runner: ToolRunner | None = None
         self._cause = ""
 
-    def cancel(self, cause: str) -> bool:
-        """End the running turn as aborted because of `cause`. False when nothing runs."""
+    def cancel(self, cause: str, *, now: bool = False) -> bool:
+        """End the running turn as aborted because of `cause`. False when nothing runs.
+
+        With `now`, running tools get no time to end by themselves.
+        """
         if self._scope is None:
             return False
         self._cause = self._cause or cause
         self._scope.cancel()
+        if self._runner:
+            self._runner.stop(grace_s=0 if now else self._limits.cancel_grace_s)
         return True
 
     async def run(self) -> None:
@@ -136,7 +142,11 @@ class Driver:
             self._workspace,
             self._protected,
         )
-        await runner.run(calls)
+        self._runner = runner
+        try:
+            await runner.run(calls)
+        finally:
+            self._runner = None
 
     async def _request(self, attempt: int) -> None:
         """Make one attempt: prove the request, log it, send it, log its end."""

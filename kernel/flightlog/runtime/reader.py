@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Self
 
 from attrs import frozen
@@ -62,6 +62,11 @@ class SessionReader:
     def records(self, *, deltas: bool = False) -> Iterator[Record]:
         """All events in order, each checked before it is yielded; with `deltas`, their texts too."""
         yield from replaying(self._store, self._start(), self._key.key, deltas=deltas)
+
+    def tail(self, *, deltas: bool = False) -> Callable[[], Iterator[Record]]:
+        """A function whose each call yields what was committed since the last, the first one all so far."""
+        replay = self._start()
+        return lambda: replaying(self._store, replay, self._key.key, deltas=deltas)
 
     def messages(self) -> list[Message]:
         """What the model would be sent now, through the `messages` view."""

@@ -122,9 +122,13 @@ class Session:
             if not self._journal.state.next_turn:  # a cancelled turn leaves the queue behind it
                 await self._wake.wait()
 
-    def cancel(self, cause: str = "user") -> bool:
-        """End the running turn as aborted because of `cause`, keeping the queue. False when idle."""
-        return self._driver.cancel(cause)
+    def cancel(self, cause: str = "user", *, now: bool = False) -> bool:
+        """End the running turn as aborted because of `cause`, keeping the queue. False when idle.
+
+        Running tools get `Limits.cancel_grace_s` to end by themselves; with `now`, or in a second call
+        with it, they are cancelled at once.
+        """
+        return self._driver.cancel(cause, now=now)
 
     def questions(self) -> list[Question]:
         """The calls that wait for a person's answer, in call order."""

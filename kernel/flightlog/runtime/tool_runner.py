@@ -87,7 +87,7 @@ class ToolRunner:
                 try:
                     await self._schedule(nursery, runnable)
                 except trio.Cancelled:
-                    self._stop()  # the nursery waits for the bodies, which are shielded
+                    self.stop(self._limits.cancel_grace_s)  # the nursery waits for the bodies, which are shielded
                     raise
 
     def _sort(self, calls: Sequence[Call]) -> tuple[list[Runnable], list[tuple[ToolResult, Blob | None]]]:
@@ -214,9 +214,10 @@ class ToolRunner:
         )
         return await value if inspect.isawaitable(value) else value
 
-    def _stop(self) -> None:
+    def stop(self, grace_s: float) -> None:
+        """Give running bodies at most `grace_s` more seconds. May be called again, to hurry them."""
         self._stopping = True
-        last = trio.current_time() + self._limits.cancel_grace_s
+        last = trio.current_time() + grace_s
         for scope in self._scopes.values():
             scope.deadline = min(scope.deadline, last)
 
