@@ -37,17 +37,32 @@ def read_file(context: ToolContext, path: str) -> bytes:
 def append_line(context: ToolContext, path: str, line: str) -> str:
     """Append one line to a file of the workspace, creating the file when missing.
 
+    An open last line is ended first.
+
     Args:
         context: the call
         path: where it stands, relative to the workspace
         line: the line, without its line break
 
     """
-    if "\n" in line:
+    if "\n" in line or "\r" in line:
         raise ToolError("line must not contain a line break")
-    with _opened(context, path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as fd:
-        os.write(fd, f"{line}\n".encode())
+    raw = f"{line}\n".encode()
+    with _opened(context, path, os.O_RDWR | os.O_APPEND | os.O_CREAT) as fd:
+        size = os.fstat(fd).st_size
+        if size and os.pread(fd, 1, size - 1) != b"\n":
+            raw = b"\n" + raw
+        _write(fd, raw, path)
     return f"appended to {path}"
+
+
+def _write(fd: int, raw: bytes, path: str) -> None:
+    written = 0
+    try:
+        while written < len(raw):  # a disk that is nearly full takes a part
+            written += os.write(fd, raw[written:])
+    except OSError as error:
+        raise ToolError(f"{path}: {error.strerror}; {written} of {len(raw)} bytes were written") from error
 
 
 @contextmanager
@@ -80,6 +95,7 @@ def _refuse_protected(context: ToolContext, folder: int, name: str, path: str) -
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
+        _refuse_protected_name(context, folder, name, path)
         return
     if not stat.S_ISREG(status.st_mode):
         raise ToolError(f"{path}: is not a regular file")
@@ -87,6 +103,16 @@ def _refuse_protected(context: ToolContext, folder: int, name: str, path: str) -
     for protected in context.protected:
         with suppress(OSError):
             if os.path.samestat(status, os.stat(protected)):
+                raise ToolError(f"{path}: belongs to the flight log, which tools may not touch")
+
+
+def _refuse_protected_name(context: ToolContext, folder: int, name: str, path: str) -> None:
+    """A companion of the log that is not there may not be made either."""
+    status = os.fstat(folder)
+    for protected in context.protected:
+        place, own_name = os.path.split(protected)
+        with suppress(OSError):
+            if name == own_name and os.path.samestat(status, os.stat(place)):
                 raise ToolError(f"{path}: belongs to the flight log, which tools may not touch")
 
 

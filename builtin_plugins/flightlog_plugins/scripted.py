@@ -5,7 +5,8 @@
     scripted:count?to=300             counts from 1, going on from wherever the conversation has got to
         &pace_ms=4                    milliseconds between two deltas
         &chunk=3                      characters per delta
-        &note_every=100&note=notes.txt   calls `append_line` each time so many numbers are said
+        &note_every=100&note=notes.txt   calls `append_line` each time so many numbers are said, and again
+                                          if that call never started
 
 What it says follows from the conversation alone, so a resumed session goes on where it was cut.
 """
@@ -41,13 +42,15 @@ from flightlog_hookspecs import (
 )
 from flightlog_hookspecs.errors import ProviderError
 
+Call = tuple[str, Mapping[str, object]]
+
 
 @frozen(kw_only=True)
 class Reply:
     """What to answer: words, then calls as (tool name, arguments); sent `chunk` characters at a time."""
 
     text: str
-    calls: tuple[tuple[str, Mapping[str, object]], ...] = ()
+    calls: tuple[Call, ...] = ()
     chunk: int = 5
     pace_ms: float = 0.0
 
@@ -124,6 +127,11 @@ def _count(messages: Sequence[Message], options: dict[str, str]) -> Reply:
     whole = "".join(f"{number}\n" for number in range(1, to + 1))
     said = len("".join(m.text for m in messages if isinstance(m, AssistantMessage)))
     pace_ms, chunk = float(options.get("pace_ms", "0")), max(1, int(options.get("chunk", "3")))
+    if every:
+        reached = whole[:said].count("\n")
+        due = [*range(every, reached + 1, every), *([to] if reached == to and to % every else [])]
+        if missing := _unnoted(messages, options, due):
+            return Reply(text="", calls=missing)
     if said >= len(whole):
         return Reply(text=f"Counted to {to}.", chunk=chunk, pace_ms=pace_ms)
     if not every:
@@ -131,8 +139,26 @@ def _count(messages: Sequence[Message], options: dict[str, str]) -> Reply:
     # Say up to the next multiple of `every` that is still unsaid, then note it down.
     stop = min((whole[:said].count("\n") // every + 1) * every, to)
     text = whole[said : len("".join(f"{number}\n" for number in range(1, stop + 1)))]
-    call = ("append_line", {"path": options.get("note", "notes.txt"), "line": f"counted to {stop}"})
-    return Reply(text=text, calls=(call,), chunk=chunk, pace_ms=pace_ms)
+    return Reply(text=text, calls=(_note(options, stop),), chunk=chunk, pace_ms=pace_ms)
+
+
+def _note(options: dict[str, str], number: int) -> Call:
+    return "append_line", {"path": options.get("note", "notes.txt"), "line": f"counted to {number}"}
+
+
+def _unnoted(messages: Sequence[Message], options: dict[str, str], numbers: Sequence[int]) -> tuple[Call, ...]:
+    """The notes of `numbers` for which no call was made, or none that started."""
+    asked: list[ToolCallBlock] = []
+    made: set[str] = set()
+    for message in messages:
+        if isinstance(message, AssistantMessage):
+            asked = [block for block in message.content if isinstance(block, ToolCallBlock)]
+        elif isinstance(message, ToolResult):
+            call = asked.pop(0)
+            if message.outcome not in ("not_started", "aborted"):
+                made.add(call.arguments)
+    notes = [_note(options, number) for number in numbers]
+    return tuple(note for note in notes if json.dumps(note[1]) not in made)
 
 
 _SCRIPTS: dict[str, Callable[[Sequence[Message], dict[str, str]], Reply]] = {

@@ -56,6 +56,14 @@ ENTER = UserMessage(message_id="m1", content=text_blocks("hi"))
 PENDING: Log = (*REST, ACCEPT)
 TURN: Log = (*PENDING, TurnStart())
 CLAIMED: Log = (*TURN, CLAIM)
+CLAIMED_TWO: Log = (
+    *PENDING,
+    evolve(ACCEPT, slot="next_step", message_id="m2"),
+    TurnStart(),
+    evolve(CLAIM, slot="next_step", message_id="m2"),
+    CLAIM,
+    StepStart(),
+)
 STEP: Log = (*CLAIMED, StepStart(), ENTER)
 
 SENT = RequestSent(attempt=1, header_seq=8, messages=1, sha256="")
@@ -156,6 +164,8 @@ CASES: dict[str, list[Case]] = {
         (CLAIMED, NOTE),
         (CLAIMED, WITHDRAW),
         (CLAIMED, evolve(ACCEPT, message_id="m2")),
+        (CLAIMED_TWO, ENTER),
+        ((*CLAIMED_TWO, evolve(ENTER, message_id="m2")), HEADER),
         *(((*CLAIMED, StepStart()), event) for event in (HEADER, SENT, StepEnd(), evolve(ENTER, message_id="m2"))),
     ],
     "claim-content": [

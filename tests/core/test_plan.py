@@ -310,6 +310,15 @@ def test_unanswered_calls_are_run_and_answered_ones_are_not() -> None:
     assert [call.position for call in left.calls] == [0]
 
 
+@pytest.mark.parametrize("finish", ["tool_calls", "stop"])
+def test_once_all_calls_are_answered_the_model_is_asked_again(finish: str) -> None:
+    session = answered(IN_FLIGHT, finish, calls=2)
+    for call in session.state.step.calls:  # type: ignore[union-attr]
+        session = result(session, call, started=True)
+    assert plan(session.state, LIMITS) == Append((StepEnd(),))
+    assert plan(session.then(StepEnd()).state, LIMITS) == Append((StepStart(),))
+
+
 @pytest.mark.parametrize(
     ("finish", "end"),
     [

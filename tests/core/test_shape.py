@@ -46,6 +46,7 @@ ANSWER = AssistantMessage(attempt=1, content=text_blocks("x"), finish="stop")
         (RESULT, "content", (None,)),
         (RESULT, "content", (TextBlock(text=None),)),  # type: ignore[arg-type]
         (RESULT, "content", ("x",)),
+        (RESULT, "content", (TextBlock(text="x"), None)),
         (RESULT, "call_seq", "7"),
         (RESULT, "spill", Spill(sha256="", bytes=1.5)),  # type: ignore[arg-type]
         (RESULT, "spill", {}),

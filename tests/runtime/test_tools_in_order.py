@@ -133,12 +133,11 @@ async def test_no_order_of_finishing_breaks_the_rules(
             exclusive = [name for name in hall.inside if wanted[int(name[1:])][0] == "exclusive"]
             assert len(hall.inside) == 1 or not exclusive
             await hall.let_go(data.draw(st.sampled_from(hall.inside)))
-    started = [event.name for event in events_of(path, ToolCall)]
-    assert started == [tool.name for tool in tools], "calls start in the order of the message"
     for barrier, (mode, _) in enumerate(wanted):
         if mode == "exclusive":
-            place = hall.seen.index(f"+t{barrier}")
-            assert all(hall.seen.index(f"-t{before}") < place for before in range(barrier))
+            begin, end = hall.seen.index(f"+t{barrier}"), hall.seen.index(f"-t{barrier}")
+            assert all(hall.seen.index(f"-t{before}") < begin for before in range(barrier))
+            assert all(hall.seen.index(f"+t{after}") > end for after in range(barrier + 1, len(wanted)))
     assert outcomes_of(path) == ["ok"] * len(wanted)
     assert verified(path, model)
 
@@ -220,10 +219,8 @@ async def test_calls_that_share_a_provider_id_each_get_their_own_answer(tmp_path
         await session.followup("hi")
         turn = await session.run()
     assert turn.reason == "completed"
-    assert [(event.call_id, event.name) for event in events_of(tmp_path / "a.db", ToolCall)] == [
-        ("call_1", "a"),
-        ("call_1", "b"),
-    ] * 2
+    called = [(event.call_id, event.name) for event in events_of(tmp_path / "a.db", ToolCall)]
+    assert sorted(called) == [("call_1", "a"), ("call_1", "a"), ("call_1", "b"), ("call_1", "b")]
     ids = [event.invocation_id for event in events_of(tmp_path / "a.db", ToolCall)]
     assert len(set(ids)) == 4
     assert [record.event.outcome for record in records_of(tmp_path / "a.db") if isinstance(record.event, ToolResult)]
