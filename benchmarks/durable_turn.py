@@ -1,4 +1,4 @@
-"""What does a whole durable turn cost, against bare apsw writing the same rows with the same commits?
+"""A whole durable turn against bare apsw writing the same rows with the same commits.
 
 A turn: message accepted, request, streamed answer with one tool call (300 characters of arguments),
 tool run (2 KB result), second request, streamed final answer. Through the real loop: trio, plugins,
@@ -7,6 +7,7 @@ all events, all barriers, the self-check.
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,13 +15,12 @@ from pathlib import Path
 from typing import ClassVar
 
 import trio
-from floor import Commit, Floor, commit_of
-from side_by_side import compare, timed
 
 import flightlog
-from flightlog.store.store import Store
 from flightlog.testing import Bundle, Cue, FakeModel, calls, words
 from flightlog_hookspecs import BlockEvent, Finish, Request, ToolResult, tool
+from floor import Commit, Floor, Recorder
+from side_by_side import compare, timed
 
 TURNS = 200
 ANSWER = "I will look it up and tell you what I find. " * 3
@@ -32,6 +32,7 @@ async def look_up(query: str) -> str:
 
     Args:
         query: what to look for
+
     """
     return "found " * 340
 
@@ -49,7 +50,7 @@ class Model:
     tell: ClassVar[list[Cue]] = [*words(ANSWER, chunk=20), Finish(reason="stop")]
 
     @asynccontextmanager
-    async def stream(self, request: Request, attempt: int) -> AsyncIterator[AsyncIterator[BlockEvent]]:
+    async def stream(self, request: Request, attempt: int) -> AsyncIterator[AsyncIterator[BlockEvent]]:  # noqa: ARG002
         """Play the reply."""
         yield self._play(self.tell if isinstance(request.messages[-1], ToolResult) else self.look)
 
@@ -57,27 +58,6 @@ class Model:
         await trio.lowlevel.checkpoint()
         for cue in cues:
             yield cue
-
-
-class Recorder:
-    """Keeps the commits of a store as they are made."""
-
-    def __init__(self) -> None:
-        self.commits: list[Commit] = []
-        self._commit = Store.commit
-
-    def __enter__(self) -> Recorder:
-        original = self._commit
-
-        def commit(store: Store, append, blobs=(), *, barrier: bool) -> None:  # type: ignore[no-untyped-def]
-            self.commits.append(commit_of(append, barrier=barrier))
-            original(store, append, blobs, barrier=barrier)
-
-        Store.commit = commit  # type: ignore[method-assign]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        Store.commit = self._commit  # type: ignore[method-assign]
 
 
 async def turns(folder: Path, number: int) -> float:
@@ -99,28 +79,33 @@ async def turns(folder: Path, number: int) -> float:
 
 
 def ours(folder: Path) -> float:
+    """The whole loop."""
     return trio.run(turns, folder, TURNS + 1)
 
 
 def floor(folder: Path) -> float:
-    with Recorder() as recorder:
-        trio.run(turns, folder, TURNS + 1)
-    bounds = [i for i, commit in enumerate(recorder.commits) if any(row.kind == "turn/end" for row in commit.rows)]
-    commits = recorder.commits[bounds[0] + 1 : bounds[-1] + 1]
+    """Bare apsw with the rows and commits that the loop makes."""
+    commits = recorded(folder)
     database = Floor(folder)
     seconds = timed(lambda: database.write(commits))
     database.check(sum(len(commit.rows) for commit in commits))
-    full = sum(commit.barrier for commit in commits)
-    if not floor.__dict__.get("told"):
-        floor.__dict__["told"] = True
-        print(
-            f"a turn makes {len(commits) / TURNS:.1f} commits, {full / TURNS:.1f} of them FULL, {sum(len(c.rows) for c in commits) / TURNS:.1f} rows"
-        )
     return seconds
+
+
+def recorded(folder: Path) -> list[Commit]:
+    """The commits of all turns but the first."""
+    with Recorder() as recorder:
+        trio.run(turns, folder, TURNS + 1)
+    ends = [i for i, commit in enumerate(recorder.commits) if any(row.kind == "turn/end" for row in commit.rows)]
+    return recorder.commits[ends[0] + 1 : ends[-1] + 1]
 
 
 def main() -> dict[str, float]:
     """Compare."""
+    with tempfile.TemporaryDirectory(prefix="flightlog-bench-") as folder:
+        commits = recorded(Path(folder))
+    rows, barriers = sum(len(commit.rows) for commit in commits), sum(commit.barrier for commit in commits)
+    print(f"\na turn makes {len(commits) / TURNS:g} commits, {barriers / TURNS:g} of them FULL, {rows / TURNS:g} rows")
     ratios = compare(
         f"a durable turn with one tool call, {TURNS} turns, flightlog {flightlog.__version__}",
         "bare apsw",
@@ -129,7 +114,7 @@ def main() -> dict[str, float]:
         unit="turn",
         per=TURNS,
     )
-    return {"turn": ratios["flightlog"]}
+    return {"durable turn": ratios["flightlog"]}
 
 
 if __name__ == "__main__":

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import apsw
 from attrs import frozen
 
 from flightlog.store.codec import Encoded, EventRow
+from flightlog.store.store import Blob, Store
 
 COLUMNS = len(EventRow._fields)
 
@@ -68,3 +70,23 @@ class Floor:
         found = self.connection.execute("SELECT count(*) FROM events").get
         assert found == rows, f"{found} rows, expected {rows}"
         self.connection.close()
+
+
+class Recorder:
+    """While entered, keeps what every store of this process commits; with `barrier`, as if all were so."""
+
+    def __init__(self, *, barrier: bool | None = None) -> None:
+        self.commits: list[Commit] = []
+        self._barrier = barrier
+        self._original = Store.commit
+
+    def __enter__(self) -> Self:
+        def commit(store: Store, append: Sequence[Encoded], blobs: Sequence[Blob] = (), *, barrier: bool) -> None:
+            self.commits.append(commit_of(append, barrier=barrier if self._barrier is None else self._barrier))
+            self._original(store, append, blobs, barrier=barrier)
+
+        Store.commit = commit  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        Store.commit = self._original  # type: ignore[method-assign]
