@@ -19,3 +19,8 @@ settings.register_profile("quick", max_examples=60, derandomize=True, database=N
 settings.register_profile("pr", max_examples=600, database=None, **_COMMON)
 settings.register_profile("nightly", max_examples=10_000, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name a parameter by its type where its repr holds an address: two workers must collect the same names."""
+    return f"{argname}: {type(val).__name__}" if " at 0x" in repr(val) else None

@@ -17,8 +17,11 @@ from flightlog.core.repair import Unstarted, closing, in_doubt, unanswered_resul
 from flightlog.core.state import EMPTY, State
 from flightlog_hookspecs.content import TextBlock, ToolCallBlock, text_blocks
 from flightlog_hookspecs.events import (
+    ApprovalAsked,
+    ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
+    Decision,
     Event,
     Head,
     Record,
@@ -65,6 +68,16 @@ def started(position: int, effect: Effect = "external") -> ToolCall:
         plugin="p",
         plugin_version="1",
     )
+
+
+def asked(position: int) -> ApprovalAsked:
+    return ApprovalAsked(
+        position=position, call_id=f"c{position}", name="pay", message_seq=7, question="may it?", guard="g"
+    )
+
+
+def decided(asked_seq: int, decision: Decision, by: str = "ada") -> ApprovalDecided:
+    return ApprovalDecided(asked_seq=asked_seq, decision=decision, by=by)
 
 
 def result(position: int, outcome: Outcome, text: str, call_seq: int | None = None) -> ToolResult:
@@ -141,6 +154,19 @@ INTERRUPTED = RequestFailed(
                 END,
             ),
             id="the last call was done first",
+        ),
+        pytest.param(
+            (*ASKED, asked(0), asked(1), decided(8, "allowed")),
+            (),
+            (
+                result(0, "not_started", repair.NOT_STARTED),
+                decided(9, "cancelled", by="kernel"),
+                result(1, "not_started", repair.NOT_STARTED),
+                result(2, "not_started", repair.NOT_STARTED),
+                StepEnd(),
+                END,
+            ),
+            id="one call allowed, one question open",
         ),
     ],
 )

@@ -9,11 +9,13 @@ from attrs import evolve
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from flightlog.core.fold import fold
+from flightlog.core.fold import asked_about, fold
 from flightlog.core.invariants import Illegal, check
 from flightlog.core.state import EMPTY, State
 from flightlog_hookspecs.content import ToolCallBlock, text_blocks
 from flightlog_hookspecs.events import (
+    ApprovalAsked,
+    ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
     Event,
@@ -120,8 +122,11 @@ def changes(state: State, original: Event) -> Iterator[Change]:
                 yield "content", evolve(original, content=content), {"answer-empty"}
             if any(isinstance(block, ToolCallBlock) for block in original.content):
                 yield "finish", evolve(original, finish="length"), {"calls-truncated"}
-        case ToolCall():
+        case ToolCall() | ApprovalAsked():
             yield from call_changes(state, original)
+        case ApprovalDecided():
+            for seq in (original.asked_seq - 1, original.asked_seq + 1, 0):
+                yield "asked seq", evolve(original, asked_seq=seq), {"decided-asked"}
         case ToolResult():
             yield from call_changes(state, original)
             for seq in {None, (original.call_seq or 0) + 1, (original.call_seq or 2) - 1} - {original.call_seq}:
@@ -152,7 +157,7 @@ def splice_changes(state: State, original: InboxSplice) -> Iterator[Change]:
             yield "cause", cause, {"turn-outside", "step-nested"}
 
 
-def call_changes(state: State, original: ToolCall | ToolResult) -> Iterator[Change]:
+def call_changes(state: State, original: ToolCall | ToolResult | ApprovalAsked) -> Iterator[Change]:
     assert state.step is not None, "calls stand inside their step"
     for position, call in enumerate(state.step.calls):
         if (call.call_id, call.name) != (original.call_id, original.name):
@@ -181,6 +186,8 @@ TWICE: dict[str, str | None] = {
     "request/retry": "retry-place",
     "tool/call": "call-twice",
     "tool/result": "result-twice",
+    "approval/asked": "asked-once",
+    "plugin/error": None,
 }
 """The rule that refuses an event behind itself; None where it may be repeated."""
 
@@ -197,6 +204,8 @@ def test_an_event_written_twice_is_refused(log: LegalLog) -> None:
                 rules = {None} if record.event.content is not None else {"splice-range", "splice-names"}
             case InboxSplice():
                 rules = {"splice-pending"}
+            case ApprovalDecided():
+                rules = {"decided-asked" if record.event.decision == "cancelled" else None}
             case _:
                 rules = {TWICE[record.event.kind]}
         assert refusal(after, record) in rules, record.event.kind
@@ -207,7 +216,7 @@ def renumbered(records: Sequence[Record]) -> list[Record]:
     new = {record.seq: seq for seq, record in enumerate(records, 1)}
 
     def moved(event: Event) -> Event:
-        names = [name for name in ("header_seq", "message_seq", "call_seq") if getattr(event, name, None)]
+        names = [name for name in ("header_seq", "message_seq", "call_seq", "asked_seq") if getattr(event, name, None)]
         return evolve(event, **{name: new.get(getattr(event, name), 0) for name in names})
 
     return [evolve(record, seq=new[record.seq], event=moved(record.event)) for record in records]
@@ -231,6 +240,7 @@ AFTER_ATTEMPT: dict[str, str] = {
     "step/end": "step-attempt-open",
     "tool/call": "call-named",
     "tool/result": "call-named",
+    "approval/asked": "call-named",
 }
 """What refuses a row of the same step when the end of the attempt before it is lost."""
 
@@ -258,10 +268,20 @@ def traces(state: State, lost: Record, rest: Sequence[Record]) -> set[str]:
         case ToolCall(position=position):
             answered = any(isinstance(r.event, ToolResult) and r.event.position == position for r in in_step)
             return {"result-call"} if answered else set()
+        case ApprovalAsked():
+            return {"decided-asked"} if decided(rest, lost.seq) else set()
+        case ApprovalDecided(asked_seq=asked_seq):
+            call = asked_about(state, asked_seq)
+            started = call and any(isinstance(r.event, ToolCall) and r.event.position == call.position for r in in_step)
+            return {"call-unapproved"} if started and not decided(rest, asked_seq) else set()
         case ToolResult():
             return {"step-unanswered"} if any(isinstance(r.event, StepEnd) for r in in_step) else set()
         case _:
             return OPENS_OR_CLOSES.get(lost.event.kind, set())
+
+
+def decided(records: Sequence[Record], asked_seq: int) -> bool:
+    return any(isinstance(r.event, ApprovalDecided) and r.event.asked_seq == asked_seq for r in records)
 
 
 @given(legal_logs())
@@ -282,8 +302,12 @@ def depends(after: Record, before: Record) -> bool:
             return True
         case RequestSent(), AssistantDelta():
             return True
-        case ToolCall(), ToolResult(call_seq=call_seq):
-            return call_seq == before.seq
+        case ToolCall(), ToolResult(call_seq=seq):
+            return seq == before.seq
+        case ApprovalAsked(), ApprovalDecided(asked_seq=seq):
+            return seq == before.seq
+        case ApprovalAsked() | ApprovalDecided(), ToolCall():
+            return False  # an approval may concern another call
         case _:
             return False
 

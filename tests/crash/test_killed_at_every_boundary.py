@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -16,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from flightlog_hookspecs.events import Record, ToolCall, ToolResult, TurnEnd, UserMessage
-from support.children import TESTS
+from support.children import environment
 from support.conversation import assert_at_rest, assert_effects
 from support.kernels import records_of
+from support.memory_folder import MEMORY
 
 from child import MESSAGES, TASKS, Working  # isort: skip
 
@@ -31,8 +31,7 @@ pytestmark = pytest.mark.kill
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     """A folder in memory if there is one: a SIGKILL does not lose what the file system has."""
-    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=parent, prefix="flightlog-crash-") as made:
+    with tempfile.TemporaryDirectory(dir=MEMORY, prefix="flightlog-crash-") as made:
         yield Path(made)
 
 
@@ -44,7 +43,7 @@ def run() -> Iterator[Run]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env=environment(),
     )
     assert server.stdin is not None
     assert server.stdout is not None

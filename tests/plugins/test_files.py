@@ -23,6 +23,7 @@ from flightlog_hookspecs.events import ToolResult
 from flightlog_plugins import files
 from flightlog_plugins.files import append_line, read_file
 from support.kernels import events_of, opened
+from support.memory_folder import subfolder
 
 
 @pytest.fixture
@@ -125,8 +126,8 @@ def test_an_absolute_path_into_the_workspace_is_refused_as_well(context: ToolCon
         max_size=6,
     )
 )
-def test_no_combination_of_parts_leads_out(parts: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
-    root = tmp_path_factory.mktemp("combination")
+def test_no_combination_of_parts_leads_out(parts: list[str], tmp_path: Path) -> None:
+    root = subfolder(tmp_path)
     work, outside = root / "work", root / "outside"
     (work / "folder").mkdir(parents=True)
     outside.mkdir()
@@ -197,8 +198,8 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read(context: ToolCont
 
 
 @given(lines=st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"])), max_size=5))
-def test_each_append_adds_exactly_one_line(lines: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
-    work = tmp_path_factory.mktemp("lines")
+def test_each_append_adds_exactly_one_line(lines: list[str], tmp_path: Path) -> None:
+    work = subfolder(tmp_path)
     call = ToolContext(
         invocation_id="i", session="s", turn=1, step=1, position=0, call_id="c", deadline=0.0, workspace=str(work)
     )

@@ -104,22 +104,23 @@ async def test_a_provider_error_inside_a_group_is_still_that_error(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "code"),
     [
-        ProviderError("no such kind", "x"),
-        ProviderError(None, "x"),
-        ProviderError("auth", ValueError("not a string")),
-        ProviderError("auth", None),
-        ProviderError("auth", "x", retryable="yes"),
-        ProviderError("auth", "nul\0 and lone \ud800"),
+        (ProviderError("no such kind", "x"), "adapter"),
+        (ProviderError(None, "x"), "adapter"),
+        (ProviderError("auth", ValueError("not a string")), "auth"),
+        (ProviderError("auth", None), "auth"),
+        (ProviderError("auth", "x", retryable="yes"), "auth"),
+        (ProviderError("auth", "nul\0 and lone \ud800"), "auth"),
     ],
     ids=["kind", "no kind", "message", "no message", "retryable", "odd text"],
 )
 async def test_a_provider_error_with_senseless_fields_leaves_a_readable_log(
-    tmp_path: Path, error: ProviderError
+    tmp_path: Path, error: ProviderError, code: str
 ) -> None:
     end = await fails_once_then_lives(tmp_path / "a.db", FakeModel([[error]]))
-    assert end.reason == "error"
+    assert (end.reason, end.code) == ("error", code)
+    assert [failed.failure for failed in events_of(tmp_path / "a.db", RequestFailed)] == [code]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,6 @@ async def test_a_provider_error_with_senseless_fields_leaves_a_readable_log(
         [{"type": "text"}],
         [5],
     ],
-    ids=repr,
 )
 async def test_events_of_the_wrong_type_are_a_failed_attempt_and_leave_a_readable_log(
     tmp_path: Path, stream: list[Cue]
@@ -306,7 +306,7 @@ async def test_a_stream_is_closed_when_it_is_left_before_its_end(tmp_path: Path)
         assert closed == ["generator", "context"]
 
 
-@pytest.mark.parametrize("wrong", ["text", None, 5, bytearray(b"x")], ids=repr)
+@pytest.mark.parametrize("wrong", ["text", None, 5, bytearray(b"x")])
 async def test_an_encoding_that_is_not_bytes_ends_the_turn_before_any_request(tmp_path: Path, wrong: object) -> None:
     class Wrong(FakeModel):
         broken = True

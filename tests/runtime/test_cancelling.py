@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 import trio
+import trio._core._run as trio_run
 import trio.testing
 
 from flightlog import Limits, Session, tool
 from flightlog.testing import FakeModel, calls, words
 from flightlog_hookspecs import BlockEnd, BlockStart, TextBlock, TextDelta, ThinkingDelta, Tool, ToolCallDelta
 from flightlog_hookspecs.events import AssistantMessage, RequestFailed, StepEnd, ToolCall, ToolResult, TurnEnd
-from support.kernels import events_of, kinds_of, outcomes_of, session_of, verified
+from support.kernels import events_of, kinds_of, opened, outcomes_of, session_of, verified
 
 AT_ONCE = Limits(cancel_grace_s=0)
 HALF_A_CALL = [
@@ -283,8 +285,6 @@ async def test_a_tool_may_cancel_its_own_turn_and_its_result_still_counts(tmp_pa
 async def test_a_cancel_that_comes_while_the_last_commit_waits_for_the_file_does_not_hit_the_next_message(
     tmp_path: Path,
 ) -> None:
-    from support.kernels import opened
-
     path = tmp_path / "a.db"
     last, go_on = trio.Event(), trio.Event()
 
@@ -301,17 +301,12 @@ async def test_a_cancel_that_comes_while_the_last_commit_waits_for_the_file_does
             go_on.set()
             await trio.testing.wait_all_tasks_blocked()
             session.cancel()
-            await session_of_nothing()
+            await trio.testing.wait_all_tasks_blocked()
             other._store.database.rollback()
         assert len(events_of(path, TurnEnd)) == 1
         await session.followup("b")
         turn = await session.run()
         assert (turn.number, turn.reason) == (2, "completed")
-
-
-async def session_of_nothing() -> None:
-    """Let every other task go as far as it can."""
-    await trio.testing.wait_all_tasks_blocked()
 
 
 async def test_a_keyboard_interrupt_in_a_body_closes_the_turn_and_reaches_the_host(tmp_path: Path) -> None:
@@ -338,3 +333,83 @@ async def test_a_step_that_was_cancelled_is_closed_exactly_once(tmp_path: Path) 
         await session.followup("hi")
         await cancelled_at(stop, session)
     assert len(events_of(tmp_path / "a.db", StepEnd)) == 1
+
+
+@pytest.mark.parametrize("by", ["session", "host"])
+@pytest.mark.parametrize("mode", ["parallel", "exclusive"])
+async def test_a_cancel_before_the_first_call_starts_starts_none(
+    tmp_path: Path, autojump_clock: object, by: str, mode: str
+) -> None:
+    ran: list[str] = []
+    held: list[Session] = []
+    scope = trio.CancelScope()
+
+    async def long() -> str:
+        ran.append("long")
+        await trio.sleep(30)
+        return "done"
+
+    def watch(name: str, session: str, seq: int) -> None:
+        if held and name == "committed" and held[0]._journal.state.step and held[0]._journal.state.step.calls:
+            owner = held.pop()
+            if by == "session":
+                owner.cancel()
+            else:
+                scope.cancel()
+
+    tools = [Tool(body=long, name="long", description="Take long.", mode=mode, effect="write")]
+    model = FakeModel([calls(("long", {}), ("long", {}))])
+    async with session_of(tmp_path / "a.db", model, *tools, on_boundary=watch) as session:
+        await session.followup("hi")
+        held.append(session)
+        with scope:
+            await session.run()
+        assert not held
+    assert (ran, events_of(tmp_path / "a.db", ToolCall)) == ([], [])
+    assert outcomes_of(tmp_path / "a.db") == ["aborted", "aborted"]
+    assert trio.current_time() < 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_cancel_that_comes_while_an_intent_waits_for_the_file_still_limits_the_body(
+    tmp_path: Path, autojump_clock: object, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Once the intent is written the call counts as started; its body gets the grace and no more."""
+    monkeypatch.setattr(trio_run, "_r", random.Random(seed))  # decides whether the body or the cancel comes first
+    path = tmp_path / "a.db"
+    asked, go_on = trio.Event(), trio.Event()
+
+    async def pause() -> None:
+        asked.set()
+        await go_on.wait()
+
+    hanging = Tool(
+        body=trio.sleep_forever, name="hang", description="Hang.", effect="write", parameters={"type": "object"}
+    )
+    model = FakeModel([[*calls(("hang", {})), pause]])
+    waiting = trio.Event()
+
+    def watch(name: str, session: str, seq: int) -> None:
+        if name == "commit" and held and held[0]._journal.state.step and held[0]._journal.state.step.calls:
+            waiting.set()
+
+    held: list[Session] = []
+    async with session_of(path, model, hanging, limits=AT_ONCE, on_boundary=watch) as session:
+        held.append(session)
+        await session.followup("hi")
+        async with opened(path, FakeModel([])) as other, trio.open_nursery() as nursery:
+            nursery.start_soon(session.run)
+            await asked.wait()
+
+            def lock(name: str, session_name: str, seq: int) -> None:
+                if name == "committed" and held[0]._journal.state.step and held[0]._journal.state.step.calls:
+                    session._journal.on_boundary = watch
+                    other._store.database.begin(barrier=False)
+
+            session._journal.on_boundary = lock
+            go_on.set()
+            await waiting.wait()
+            session.cancel()
+            other._store.database.rollback()
+    assert outcomes_of(path) == ["unknown"]
+    assert trio.current_time() < 10

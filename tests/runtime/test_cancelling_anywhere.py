@@ -30,6 +30,7 @@ class World:
     effects: list[str] = field(factory=list)
     session: Session | None = None
     scope: trio.CancelScope = field(factory=trio.CancelScope)
+    cancelled_at: float = float("inf")
 
     def tool(self, name: str, effect: str, mode: str, seconds: float) -> Tool:
         """A tool that leaves its mark, then takes `seconds`."""
@@ -66,6 +67,8 @@ class World:
             with trio.CancelScope() as self.scope:
                 await session.run()
             self.session = None
+            # Virtual time: what was running has had its grace, and not a moment more.
+            assert trio.current_time() <= self.cancelled_at + LIMITS.cancel_grace_s + 1e-9
             self.check_closed()
             while session.pending:
                 turn = await session.run()
@@ -78,6 +81,7 @@ class World:
         """End the turn from inside or from outside."""
         if self.session is None:
             return
+        self.cancelled_at = trio.current_time()
         if by == "session":
             self.session.cancel()
         else:
@@ -120,12 +124,12 @@ def boundaries(path: Path) -> int:
 
 
 @pytest.mark.parametrize("by", ["session", "host"])
-def test_a_cancel_at_every_boundary_leaves_a_closed_turn_and_a_session_that_goes_on(fast_path: Path, by: str) -> None:
-    total = boundaries(fast_path / "whole.db")
+def test_a_cancel_at_every_boundary_leaves_a_closed_turn_and_a_session_that_goes_on(tmp_path: Path, by: str) -> None:
+    total = boundaries(tmp_path / "whole.db")
     assert total > 40
     endings = set()
     for number in range(total):
-        world = World(fast_path / f"{number}.db")
+        world = World(tmp_path / f"{number}.db")
         passed = [0]
 
         def watch(name: str, session: str, seq: int) -> None:
@@ -156,12 +160,12 @@ class AtStep(trio.abc.Instrument):
 
 @pytest.mark.parametrize("by", ["session", "host"])
 def test_a_cancel_at_every_scheduler_step_leaves_a_closed_turn_and_a_session_that_goes_on(
-    fast_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     monkeypatch.setattr(trio_run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)
 
     def run(number: int) -> tuple[int, str]:
-        world = World(fast_path / f"{number}.db")
+        world = World(tmp_path / f"{number}.db")
         instrument = AtStep(world, number, by)
         trio_run._r.seed(number)
         trio.run(world.run, clock=trio.testing.MockClock(autojump_threshold=0), instruments=[instrument])

@@ -218,9 +218,9 @@ async def go_on(path: Path) -> None:
 
 
 @pytest.fixture
-def whole(fast_path: Path) -> Path:
+def whole(tmp_path: Path) -> Path:
     """The rich run."""
-    path = fast_path / "whole.db"
+    path = tmp_path / "whole.db"
     trio.run(rich_run, path, clock=trio.testing.MockClock(autojump_threshold=0))
     return path
 
@@ -237,13 +237,13 @@ def test_the_rich_run_holds_what_the_cuts_are_to_be_made_in(whole: Path) -> None
     assert any(isinstance(record.event, AssistantMessage) and record.event.interrupted for record in records)
 
 
-def test_a_log_cut_after_any_row_opens_with_the_verdicts_of_the_table_and_goes_on(whole: Path, fast_path: Path) -> None:
+def test_a_log_cut_after_any_row_opens_with_the_verdicts_of_the_table_and_goes_on(whole: Path, tmp_path: Path) -> None:
     records, pieces = records_of(whole), text_deltas(whole)
     kinds = set()
     for rows in range(1, len(records) + 1):
         if splits_an_append(records, rows):
             continue
-        path = fast_path / f"{rows}.db"
+        path = tmp_path / f"{rows}.db"
         cut_log(whole, path, rows)
         expected = expected_of(records[:rows], pieces)
         cast = Cast()
@@ -273,19 +273,19 @@ def splits_an_append(records: list[Record], rows: int) -> bool:
     return claimed != entered
 
 
-def test_a_recovery_that_is_cut_short_is_done_again_with_the_same_result(whole: Path, fast_path: Path) -> None:
+def test_a_recovery_that_is_cut_short_is_done_again_with_the_same_result(whole: Path, tmp_path: Path) -> None:
     records, pieces = records_of(whole), text_deltas(whole)
     nested = 0
     for rows in range(1, len(records) + 1):
         expected = expected_of(records[:rows], pieces)
         if splits_an_append(records, rows) or not expected.turn_open:
             continue
-        once = fast_path / f"{rows}.db"
+        once = tmp_path / f"{rows}.db"
         cut_log(whole, once, rows)
         added = trio.run(open_and_close, once)
         settled = [record.event for record in added if not isinstance(record.event, SessionOpened | SessionClosed)]
         for kept in sorted({1, len(added) // 2, len(added) - 1}):
-            twice = fast_path / f"{rows}.{kept}.db"
+            twice = tmp_path / f"{rows}.{kept}.db"
             cut_log(once, twice, rows + kept)
             more = trio.run(open_and_close, twice)
             both = [r.event for r in (*added[:kept], *more) if not isinstance(r.event, SessionOpened | SessionClosed)]
@@ -295,13 +295,13 @@ def test_a_recovery_that_is_cut_short_is_done_again_with_the_same_result(whole: 
     assert nested > 100
 
 
-def test_a_log_that_ends_inside_an_append_is_refused_naming_the_rule(whole: Path, fast_path: Path) -> None:
+def test_a_log_that_ends_inside_an_append_is_refused_naming_the_rule(whole: Path, tmp_path: Path) -> None:
     """No death leaves such a log, since an append is one transaction: somebody has shortened it."""
     records = records_of(whole)
     torn = [rows for rows in range(1, len(records) + 1) if splits_an_append(records, rows)]
     assert torn
     for rows in torn:
-        path = fast_path / f"{rows}.db"
+        path = tmp_path / f"{rows}.db"
         cut_log(whole, path, rows)
         with pytest.raises(LogCorrupt, match=f"session 's', seq {rows}.*claim-lost"):
             trio.run(open_and_close, path)

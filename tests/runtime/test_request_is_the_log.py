@@ -20,6 +20,7 @@ from flightlog_hookspecs import Finish, Head, Message, PromptSection, TextBlock,
 from flightlog_hookspecs.errors import InvariantViolation, ProviderError
 from flightlog_hookspecs.events import RequestHeader, RequestSent, ToolResult, TurnEnd, UserMessage
 from support.kernels import events_of, opened, records_of, session_of, verified
+from support.memory_folder import subfolder
 
 FAST = Limits(retry_base_ms=1, retry_max_ms=1)
 
@@ -56,9 +57,9 @@ def reply(step: tuple[str, list[tuple[str, object]]], failures: list[str]) -> At
 async def test_every_request_is_rebuilt_from_the_log_byte_for_byte(
     turns: list[tuple[str, list[tuple[tuple[str, list[tuple[str, object]]], list[str]]]]],
     reopen: bool,
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path,
 ) -> None:
-    path = tmp_path_factory.mktemp("log") / "a.db"
+    path = subfolder(tmp_path) / "a.db"
     model = FakeModel([reply(step, failures) for _, steps in turns for step, failures in steps])
     if reopen:
         for text, _ in turns:

@@ -75,11 +75,8 @@ async def test_when_the_intent_of_a_call_cannot_be_saved_its_body_does_not_run(t
     assert world.effects == []
     assert len(world.model.requests) == 1
     async with session_of(tmp_path / "a.db", world.model, *world.tools()):
-        act, look = outcomes_of(tmp_path / "a.db")
-        if lost:
-            assert (act, look) == ("not_started", "not_started")
-        else:
-            assert (act, look) in (("unknown", "not_started"), ("not_started", "aborted"))
+        expected = ["not_started", "not_started"] if lost else ["unknown", "aborted"]
+        assert outcomes_of(tmp_path / "a.db") == expected
         assert world.effects == []
     await recovered(tmp_path / "a.db", world)
 
@@ -161,7 +158,7 @@ async def test_a_body_does_not_start_when_the_store_stopped_after_its_intent_was
         with pytest.raises(StoreStopped):
             await session.run()
     assert not held
-    assert events_of(path, ToolCall)
+    assert len(events_of(path, ToolCall)) == 2
     assert world.effects == []
 
 
@@ -249,12 +246,12 @@ async def test_a_fault_in_one_session_stops_the_others_of_the_kernel_before_thei
     assert world.effects == []
 
 
-def test_a_fault_at_every_single_commit_of_a_run_loses_and_repeats_nothing(fast_path: Path) -> None:
+def test_a_fault_at_every_single_commit_of_a_run_loses_and_repeats_nothing(tmp_path: Path) -> None:
     """Both kinds: the commit is lost, and the commit is there but was reported as lost."""
     for lost in (True, False):
         number = 0
         while True:
-            path, world = fast_path / f"{lost}{number}.db", World()
+            path, world = tmp_path / f"{lost}{number}.db", World()
             acknowledged: list[str] = []
             faults = trio.run(_faulty_run, path, world, number, lost, acknowledged)
             ran = list(world.effects)

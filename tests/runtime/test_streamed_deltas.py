@@ -17,6 +17,7 @@ from flightlog.testing import FakeModel, words
 from flightlog_hookspecs import BlockEnd, BlockStart, Finish, TextBlock, TextDelta, ThinkingBlock, ThinkingDelta
 from flightlog_hookspecs.events import AssistantDelta, AssistantMessage
 from support.kernels import records_of, session_of, trio_clock, verified
+from support.memory_folder import subfolder
 
 START_US = 1_700_000_000_000_000
 
@@ -201,8 +202,8 @@ async def test_a_cancelled_stream_has_every_delta_that_arrived(tmp_path: Path) -
 
 
 @given(texts=st.lists(st.text(st.characters(codec=None), min_size=1), min_size=1, max_size=12))
-async def test_any_text_streams_through_unaltered(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.mktemp("any") / "a.db"
+async def test_any_text_streams_through_unaltered(texts: list[str], tmp_path: Path) -> None:
+    path = subfolder(tmp_path) / "a.db"
     whole = "".join(texts)
     stream = [
         BlockStart(index=0, type="text"),

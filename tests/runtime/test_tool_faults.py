@@ -69,7 +69,7 @@ async def test_an_unknown_tool_is_answered_with_the_names_there_are(tmp_path: Pa
         ("\0", "not valid JSON"),
         ("\ud800", "not valid JSON"),
     ],
-    ids=lambda value: repr(value)[:30],
+    ids=lambda value: repr(value).partition(" at 0x")[0][:30],
 )
 async def test_arguments_that_do_not_fit_are_answered_so_that_the_model_can_mend_them(
     tmp_path: Path, raw: str, says: str

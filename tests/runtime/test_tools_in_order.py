@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest  # noqa: TC002  pytest-trio resolves annotations
 import trio
 import trio.testing
 from hypothesis import given, settings
@@ -16,6 +15,7 @@ from flightlog.testing import FakeModel, calls
 from flightlog_hookspecs import Tool
 from flightlog_hookspecs.events import ToolCall, ToolResult
 from support.kernels import events_of, kinds_of, outcomes_of, records_of, session_of, verified
+from support.memory_folder import subfolder
 
 
 class Hall:
@@ -115,9 +115,9 @@ def modes() -> st.SearchStrategy[list[tuple[str, str]]]:
 @settings(max_examples=settings.default.max_examples // 2)
 @given(wanted=modes(), limit=st.integers(1, 4), data=st.data())
 async def test_no_order_of_finishing_breaks_the_rules(
-    wanted: list[tuple[str, str]], limit: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+    wanted: list[tuple[str, str]], limit: int, data: st.DataObject, tmp_path: Path
 ) -> None:
-    path = tmp_path_factory.mktemp("order") / "a.db"
+    path = subfolder(tmp_path) / "a.db"
     hall = Hall()
     tools = [hall.tool(f"t{n}", mode=mode, effect=effect) for n, (mode, effect) in enumerate(wanted)]
     model = FakeModel([calls(*((tool.name, {}) for tool in tools))])
@@ -133,6 +133,7 @@ async def test_no_order_of_finishing_breaks_the_rules(
             exclusive = [name for name in hall.inside if wanted[int(name[1:])][0] == "exclusive"]
             assert len(hall.inside) == 1 or not exclusive
             await hall.let_go(data.draw(st.sampled_from(hall.inside)))
+    assert [event.name for event in events_of(path, ToolCall)] == [tool.name for tool in tools]
     for barrier, (mode, _) in enumerate(wanted):
         if mode == "exclusive":
             begin, end = hall.seen.index(f"+t{barrier}"), hall.seen.index(f"-t{barrier}")
@@ -183,6 +184,23 @@ async def test_a_call_is_durable_before_its_body_starts_and_its_result_before_th
     assert seen[1] == ["tool/call"]
     assert seen[2] == ["step/start", "request/sent"]
     assert "tool/result" in kinds_of(path)
+
+
+async def test_the_intents_of_calls_that_start_together_are_one_commit_in_call_order(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    commits: list[int] = []
+    hall = Hall()
+    names = ["a", "b", "c", "d"]
+    tools = [hall.tool(name, waits=False) for name in names]
+    model = FakeModel([calls(*((name, {}) for name in names))])
+    async with session_of(
+        path, model, *tools, on_boundary=lambda name, _, seq: commits.append(seq) if name == "committed" else None
+    ) as session:
+        await session.followup("hi")
+        await session.run()
+    intents = [(record.seq, record.event.name) for record in records_of(path) if isinstance(record.event, ToolCall)]
+    assert [name for _, name in intents] == names
+    assert [seq for seq, _ in intents if seq in commits] == [intents[-1][0]]
 
 
 async def test_one_of_three_that_raises_leaves_three_results_in_call_order(tmp_path: Path) -> None:

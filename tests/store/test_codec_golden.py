@@ -9,12 +9,15 @@ from itertools import pairwise
 from flightlog.store.codec import FORMAT, Encoded, decode, encode
 from flightlog_hookspecs.content import TextBlock, ThinkingBlock, ToolCallBlock
 from flightlog_hookspecs.events import (
+    ApprovalAsked,
+    ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
     DeltaPiece,
     Event,
     Head,
     InboxSplice,
+    PluginFault,
     PluginVersion,
     Record,
     RequestFailed,
@@ -100,6 +103,9 @@ EVENTS: tuple[Event, ...] = (
     StepEnd(),
     UnknownEvent(kind="newer/thing", data='{"a":[1,2.5,null]}'),
     TurnEnd(reason="error", code="auth", message="x" * 70_000),
+    ApprovalAsked(position=0, call_id="c1", name="look", message_seq=14, question="may it?", guard="ask"),
+    ApprovalDecided(asked_seq=20, decision="denied", by="ada", reason="no"),
+    PluginFault(plugin="files", hook="before_tool", error="it broke"),
     SessionClosed(),
 )
 GOLDEN = (
@@ -140,7 +146,10 @@ GOLDEN = (
     ("{}", "89174965b29715bc"),
     ('{"a":[1,2.5,null]}', "3621a779b1a55bb3"),
     ('{"reason":"error","code":"auth"}', "b506026ee5847c1c"),
-    ("{}", "9961640caae646a2"),
+    ('{"position":0,"call_id":"c1","name":"look","message_seq":14,"guard":"ask"}', "923544559b56ce2f"),
+    ('{"asked_seq":20,"decision":"denied","by":"ada","reason":"no"}', "04bfe1fc860822b0"),
+    ('{"plugin":"files","hook":"before_tool"}', "aff33331de5264e8"),
+    ("{}", "0a230de077914ead"),
 )
 """Of each row its data and the beginning of its digest."""
 

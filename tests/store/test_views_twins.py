@@ -21,6 +21,7 @@ from flightlog.store.replay import Replay, replaying
 from flightlog.store.statements import view_descriptions
 from flightlog.store.store import Store
 from flightlog.testing import Bundle, FakeModel
+from support import sample_log
 from support.legal_logs import LegalFile, LegalLog, folded, legal_files, legal_logs, write
 
 ORDERED = {"messages", "inbox", "timeline"}
@@ -76,6 +77,13 @@ def test_every_view_is_its_twin(tmp_path: Path, file: LegalFile) -> None:
     write(str(path), file.appends)
     check_views(path, file)
     event(f"{len({record.session for record in file.records})} sessions")
+
+
+def test_the_views_of_a_log_of_nearly_everything_are_their_twins(tmp_path: Path) -> None:
+    file = LegalFile((sample_log.RECORDS[:1], sample_log.RECORDS[1:]))
+    write(str(tmp_path / "s.db"), file.appends)
+    check_views(tmp_path / "s.db", file)
+    assert all(twin(file.records) for twin in TWINS.values()), "there is something to see in every view"
 
 
 def test_every_view_has_a_twin_with_its_columns(tmp_path: Path) -> None:

@@ -16,6 +16,12 @@ import trio
 TESTS = Path(__file__).parents[1]
 
 
+def environment(**more: str) -> dict[str, str]:
+    """This process's environment, with `tests/` and whatever else is ahead on the path of children too."""
+    path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path, **more}
+
+
 def run_python(code: str, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run `code` in a fresh interpreter to its end; `tests/` is on its path."""
     return subprocess.run(
@@ -24,7 +30,7 @@ def run_python(code: str, *arguments: str, env: dict[str, str] | None = None) ->
         text=True,
         check=False,
         timeout=120,
-        env={**os.environ, "PYTHONPATH": str(TESTS), **(env or {})},
+        env=environment(**(env or {})),
     )
 
 
@@ -43,7 +49,7 @@ def started(code: str, *arguments: str) -> subprocess.Popen[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env=environment(),
     )
 
 

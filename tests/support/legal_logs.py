@@ -5,8 +5,9 @@
 
 A log is a walk: at each point one of the moves that the law allows is drawn and its events are
 checked and folded as the journal does it. Walks hold several turns and steps, edits and withdrawals
-in the inbox, retries, calls that finish in any order or never start, interrupted answers, owners that
-die and return in the middle of anything, changing heads, and kinds nobody knows. They stop wherever
+in the inbox, retries, calls that finish in any order or never start, questions answered in time, late
+or never, interrupted answers, owners that die and return in the middle of anything, changing heads,
+faults of plugins, and kinds nobody knows. They stop wherever
 the draw stops, so about half of them end in an open turn.
 
 Requests carry the true number of messages and the hash that `flightlog.testing.FakeModel` proves, so

@@ -9,19 +9,22 @@ from typing import TypeVar
 from attrs import define, evolve, field
 from hypothesis import strategies as st
 
-from flightlog.core.fold import fold, placed
+from flightlog.core.fold import asked_about, fold, placed
 from flightlog.core.history import EncodedRequest, History
 from flightlog.core.invariants import check
 from flightlog.core.state import EMPTY, Call, State
 from flightlog.testing import FakeModel
 from flightlog_hookspecs.content import Block, TextBlock, ThinkingBlock, ToolCallBlock
 from flightlog_hookspecs.events import (
+    ApprovalAsked,
+    ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
     DeltaPiece,
     Event,
     Head,
     InboxSplice,
+    PluginFault,
     PluginVersion,
     Record,
     RequestFailed,
@@ -143,6 +146,8 @@ class Walk:
             yield self._reopen
             return
         yield from (self._accept, self._accept, self._ignorable, self._reopen)
+        if self._random.random() < 0.1:
+            yield from (self._fault, *([self._decide] if state.questions else []))
         if state.next_turn or state.next_step:
             yield from (self._edit, self._withdraw)
         if not state.turn_open:
@@ -151,7 +156,7 @@ class Walk:
             yield from (self._end_turn, *[self._open_step] * 5)
         elif state.step.phase == "open":
             yield from (self._cut_off, self._answer, self._answer, self._fail, self._fail, self._fail)
-            yield from (*[self._stream] * 4, *[self._call_tools] * 5)
+            yield from (*[self._stream] * 6, *[self._call_tools] * 5)
         else:
             yield self._add_context
             yield from self._moves_in_settled_step(state)
@@ -161,6 +166,10 @@ class Walk:
         assert step is not None, "asked inside a step only"
         if step.unanswered:
             yield from (*[self._start_calls] * 4, *[self._answer_call] * 5)
+            if any(call.asked_seq is None and call.started is None for call in step.unanswered):
+                yield from [self._ask] * 2
+            if state.questions:
+                yield from [self._decide] * 4
             return
         yield from [self._end_step] * (5 if step.phase == "answered" else 1)
         if step.phase in ("none", "failed"):
@@ -265,13 +274,13 @@ class Walk:
         return self.state.step.attempt
 
     def _stream(self) -> tuple[Event, ...]:
-        pieces = st.builds(DeltaPiece, at_ms=st.integers(0, 50), text=_words)
+        pieces = st.builds(DeltaPiece, at_ms=st.sampled_from([0, 3, 50]), text=_words)
         return (
             AssistantDelta(
                 attempt=self._attempt(),
                 block=self._drawn(st.integers(0, 2)),
                 type=self._drawn(st.sampled_from(["text", "text", "thinking", "tool_call"])),
-                pieces=self._drawn(st.lists(pieces, max_size=3).map(tuple)),
+                pieces=self._drawn(st.lists(pieces, min_size=1, max_size=3).map(tuple)),
             ),
         )
 
@@ -309,8 +318,12 @@ class Walk:
         return (RequestRetry(attempt=self._attempt() + 1, delay_ms=0),)
 
     def _start_calls(self) -> tuple[Event, ...]:
-        """Some of the calls that are neither started nor answered, as one batch; maybe another's result."""
-        waiting = [call for call in self._unanswered() if call.started is None]
+        """Some of the calls that may start, as one batch; a result when there are none."""
+        waiting = [
+            call
+            for call in self._unanswered()
+            if call.started is None and (call.asked_seq is None or call.decision == "allowed")
+        ]
         if not waiting:
             return self._answer_call()
         return tuple(map(self._started, self._drawn(st.lists(st.sampled_from(waiting), min_size=1, unique=True))))
@@ -330,6 +343,34 @@ class Walk:
             plugin="test",
             plugin_version="1",
         )
+
+    def _ask(self) -> tuple[Event, ...]:
+        """A question about a call that was neither asked about nor started."""
+        askable = [call for call in self._unanswered() if call.asked_seq is None and call.started is None]
+        call = self._drawn(st.sampled_from(askable))
+        assert self.state.step is not None, "calls run inside their step"
+        return (
+            ApprovalAsked(
+                position=call.position,
+                call_id=call.call_id,
+                name=call.name,
+                message_seq=self.state.step.message_seq,
+                question=self._drawn(_words),
+                guard=self._drawn(_brief),
+            ),
+        )
+
+    def _decide(self) -> tuple[Event, ...]:
+        """An answer to any question so far, in time or late; only an open one can be cancelled."""
+        asked_seq = self._drawn(st.sampled_from(sorted(self.state.questions)))
+        decisions = ["allowed", "allowed", "denied"]
+        if asked_about(self.state, asked_seq):
+            decisions.append("cancelled")
+        decision = self._drawn(st.sampled_from(decisions))
+        return (ApprovalDecided(asked_seq=asked_seq, decision=decision, by=self._drawn(_brief)),)
+
+    def _fault(self) -> tuple[Event, ...]:
+        return (PluginFault(plugin="p", hook=self._drawn(_brief), error=self._drawn(_words)),)
 
     def _answer_call(self) -> tuple[Event, ...]:
         """The result of any unanswered call, whether it was started or not."""

@@ -76,9 +76,8 @@ async def _stream(
         except BaseException as error:
             if any(isinstance(leaf, (trio.Cancelled, KeyboardInterrupt)) for leaf in leaves(error)):
                 raise
-            # Many libraries answer a cancel with an error of their own; it is a cancel all the same.
+            # Many libraries answer a time-out's cancel with an error of their own; it is a time-out all the same.
             if not idle.cancel_called:
-                await trio.lowlevel.checkpoint_if_cancelled()
                 return None if assembler.finished else _failure_of(error)
     if idle.cancel_called and not assembler.finished:
         return ProviderError("timeout", f"nothing arrived for {limits.model_idle_s:g} s")

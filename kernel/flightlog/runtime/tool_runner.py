@@ -7,6 +7,7 @@ run at all (unknown tool, bad arguments) only gets a result.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,6 +67,7 @@ class ToolRunner:
         self._workspace = workspace
         self._protected = protected
         self._stopping = False
+        self._last_deadline = math.inf
         self._scopes: dict[int, trio.CancelScope] = {}
         self._running: set[int] = set()
         self._finished: set[int] = set()
@@ -111,19 +113,37 @@ class ToolRunner:
     async def _schedule(self, nursery: trio.Nursery, runnable: list[Runnable]) -> None:
         modes = [item.prepared.tool.mode for item in runnable]
         while len(self._finished) < len(runnable):
+            await trio.lowlevel.checkpoint_if_cancelled()  # a cancelled turn starts nothing
             self._changed = trio.Event()
-            for index in startable(modes, self._running, self._finished, self._limits.parallel_tools):
-                self._running.add(index)
-                nursery.start_soon(self._run_one, index, runnable[index])
+            start = startable(modes, self._running, self._finished, self._limits.parallel_tools)
+            self._running.update(start)
+            if self._registry.guards:
+                for index in start:
+                    nursery.start_soon(self._run_guarded, index, runnable[index])
+            elif start:
+                await self._start(nursery, runnable, start)
             await self._changed.wait()
 
-    async def _run_one(self, index: int, item: Runnable) -> None:
-        """Let one call come to its result: guards, intent, body."""
+    async def _start(self, nursery: trio.Nursery, runnable: list[Runnable], start: Sequence[int]) -> None:
+        """Commit the intents of one batch together and in call order, then start their bodies."""
+        intents = [self._intent(runnable[index]) for index in start]
+        records = await self._journal.append(*intents, barrier=True)
+        for index, intent, record in zip(start, intents, records, strict=True):
+            nursery.start_soon(self._run_body, index, runnable[index], intent, record.seq)
+
+    async def _run_guarded(self, index: int, item: Runnable) -> None:
+        """Let one call come to its result on its own: guards, intent, body."""
         refusal = await self._refusal(item)
+        await trio.lowlevel.checkpoint_if_cancelled()
         if refusal is None:
-            await self._run_body(index, item)
+            intent = self._intent(item)
+            (record,) = await self._journal.append(intent, barrier=True)
+            await self._run_body(index, item, intent, record.seq)
         else:
             await self._journal.append(self._result(item.call, refusal, None, 0), barrier=True)
+            self._finish(index)
+
+    def _finish(self, index: int) -> None:
         self._running.discard(index)
         self._finished.add(index)
         self._changed.set()
@@ -147,21 +167,21 @@ class ToolRunner:
     def _denied(self, message: str) -> Rendered:
         return evolve(told(message, self._limits), outcome="denied")
 
-    async def _run_body(self, index: int, item: Runnable) -> None:
+    async def _run_body(self, index: int, item: Runnable, intent: ToolCall, call_seq: int) -> None:
         journal = self._journal
-        intent = self._intent(item)
-        (record,) = await journal.append(intent, barrier=True)
         journal.store.check_alive()  # another session's fault may have stopped it since the intent was committed
-        scope = trio.CancelScope(deadline=trio.current_time() + item.prepared.tool.timeout_s, shield=True)
+        deadline = trio.current_time() + item.prepared.tool.timeout_s
+        scope = trio.CancelScope(deadline=min(deadline, self._last_deadline), shield=True)
         self._scopes[index] = scope
-        journal.on_boundary("tool", journal.session, record.seq)
+        journal.on_boundary("tool", journal.session, call_seq)
         start_us = journal.clock.monotonic_us()
         end = await self._body(item, intent, scope)
         duration_us = journal.clock.monotonic_us() - start_us
-        journal.on_boundary("tool-done", journal.session, record.seq)
-        result = self._result(item.call, end, record.seq, duration_us)
+        journal.on_boundary("tool-done", journal.session, call_seq)
+        result = self._result(item.call, end, call_seq, duration_us)
         await journal.append(result, barrier=True, blobs=[end.blob] if end.blob else [])
         del self._scopes[index]
+        self._finish(index)
 
     async def _body(self, item: Runnable, intent: ToolCall, scope: trio.CancelScope) -> Rendered:
         """Run the body; whatever it does becomes the end of this one call."""
@@ -217,9 +237,9 @@ class ToolRunner:
     def stop(self, grace_s: float) -> None:
         """Give running bodies at most `grace_s` more seconds. May be called again, to hurry them."""
         self._stopping = True
-        last = trio.current_time() + grace_s
+        self._last_deadline = min(self._last_deadline, trio.current_time() + grace_s)
         for scope in self._scopes.values():
-            scope.deadline = min(scope.deadline, last)
+            scope.deadline = min(scope.deadline, self._last_deadline)
 
     def _proposed(self, item: Runnable) -> ProposedCall:
         call, state = item.call, self._journal.state

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from flightlog.store.codec import Encoded, EventRow
 from flightlog.store.connection import Busy, Database, Row
 from flightlog.store.log_file import LogFile, open_log_file, open_log_file_to_read
-from flightlog_hookspecs.errors import Fenced, ForkedProcess, StoreError, StoreStopped
+from flightlog_hookspecs.errors import Fenced, ForkedProcess, StoreError, StoreStopped, UsageError
 
 PAGE_ROWS: Final = 1000
 """Rows read at a time, so that no read snapshot outlives a few milliseconds."""
@@ -43,6 +43,7 @@ class Store:
         self._file = file
         self._pid = os.getpid()
         self._stopped: StoreError | None = None
+        self._closed = False
         self._last_id = 0
         self.database: Database = file.database
         self.locks = file.locks
@@ -84,12 +85,14 @@ class Store:
         return self._stopped
 
     def check_process(self) -> None:
-        """Raise `ForkedProcess` in a child of the process that opened the store."""
+        """Raise `ForkedProcess` in a child of the process that opened the store, `UsageError` once it is closed."""
         if os.getpid() != self._pid:
             raise ForkedProcess(
                 f"{self.path}: was opened by process {self._pid}, this is its child {os.getpid()}. "
                 "Open a kernel of your own in the child."
             )
+        if self._closed:
+            raise UsageError(f"{self.path}: is closed; open it again with open_kernel() or open_log()")
 
     def commit(self, append: Sequence[Encoded], blobs: Sequence[Blob] = (), *, barrier: bool) -> None:
         """Commit `append` and the payloads it refers to in one transaction.
@@ -166,5 +169,6 @@ class Store:
 
     def close(self) -> None:
         """Close the file. A forked child leaks its connection on purpose: closing would harm the parent."""
-        if os.getpid() == self._pid:
+        if os.getpid() == self._pid and not self._closed:
+            self._closed = True
             self._file.close(clean=self._stopped is None)

@@ -1,0 +1,120 @@
+"""One small log of nearly everything: every kind, hostile words, large payloads, what finished out of order."""
+
+from __future__ import annotations
+
+from attrs import evolve
+
+from flightlog_hookspecs.content import TextBlock, ThinkingBlock, ToolCallBlock
+from flightlog_hookspecs.events import (
+    ApprovalAsked,
+    ApprovalDecided,
+    AssistantDelta,
+    AssistantMessage,
+    DeltaPiece,
+    Event,
+    Head,
+    InboxSplice,
+    PluginFault,
+    Record,
+    RequestFailed,
+    RequestHeader,
+    RequestRetry,
+    RequestSent,
+    SessionCreated,
+    SessionOpened,
+    StepEnd,
+    StepStart,
+    ToolCall,
+    ToolResult,
+    TurnEnd,
+    TurnStart,
+    UnknownEvent,
+    UserMessage,
+)
+from support.legal_logs import extended
+
+UID = "u" * 32
+TASK = (TextBlock(text="look at the sky"),)
+ASKED = (
+    ThinkingBlock(text="hm"),
+    TextBlock(text="I will look. "),
+    TextBlock(text=""),
+    ToolCallBlock(call_id="c1", name="look", arguments='{"at":"sky"}'),
+    ToolCallBlock(call_id="c2", name="look", arguments=""),
+)
+CALL = ToolCall(
+    position=0,
+    call_id="c1",
+    name="look",
+    arguments='{"at":"sky"}',
+    invocation_id=f"{UID}.1.1.0",
+    message_seq=17,
+    mode="parallel",
+    effect="read",
+    plugin="p",
+    plugin_version="1",
+)
+RESULT = ToolResult(
+    position=0,
+    call_id="c1",
+    name="look",
+    message_seq=17,
+    outcome="ok",
+    content=(TextBlock(text="b" * 70_000),),
+    call_seq=21,
+    duration_us=5,
+)
+EVENTS: tuple[Event, ...] = (
+    SessionOpened(pid=1, host="h", kernel_version="0"),
+    InboxSplice(slot="next_turn", start=0, message_id="m1", cause="accepted", content=TASK),
+    InboxSplice(slot="next_step", start=0, message_id="m2", cause="accepted", content=(TextBlock(text="\0"),)),
+    TurnStart(),
+    InboxSplice(slot="next_turn", start=0, removed=1, message_id="m1", cause="claimed"),
+    StepStart(),
+    UserMessage(message_id="m1", content=TASK),
+    RequestHeader(head=Head(adapter="a", model="m", system="s" * 70_000), reason="first"),
+    RequestSent(attempt=1, header_seq=9, messages=1, sha256="00"),
+    AssistantDelta(
+        attempt=1, block=0, type="text", pieces=(DeltaPiece(at_ms=0, text="I"), DeltaPiece(at_ms=3, text=" w"))
+    ),
+    RequestFailed(attempt=1, failure="cut", message="gone", retryable=True),
+    RequestRetry(attempt=2, delay_ms=500),
+    RequestSent(attempt=2, header_seq=9, messages=1, sha256="00"),
+    AssistantDelta(
+        attempt=2, block=0, type="text", pieces=(DeltaPiece(at_ms=0, text="I\0"), DeltaPiece(at_ms=1, text="!"))
+    ),
+    UnknownEvent(kind="newer/thing", data='{"a":1}'),
+    AssistantMessage(attempt=2, content=ASKED, finish="tool_calls", input_tokens=9, output_tokens=4),
+    ApprovalAsked(position=0, call_id="c1", name="look", message_seq=17, question="\0 may it?", guard="ask"),
+    ApprovalDecided(asked_seq=18, decision="allowed", by="ada"),
+    PluginFault(plugin="p", hook="h", error="broken"),
+    CALL,
+    RESULT,
+    evolve(RESULT, position=1, call_id="c2", outcome="not_started", call_seq=None, duration_us=0, content=()),
+    ApprovalDecided(asked_seq=18, decision="denied", by="bob"),  # too late to count
+    InboxSplice(slot="next_turn", start=0, message_id="m3", cause="accepted", content=TASK),
+    UserMessage(message_id="m3", content=TASK, source="context"),  # a plugin's, which took a name that waits
+    StepEnd(),
+    StepStart(),
+    RequestSent(attempt=1, header_seq=9, messages=5, sha256="00"),
+    AssistantMessage(attempt=1, content=(TextBlock(text="bl\ud800e"),), finish="stop"),
+    StepEnd(),
+    TurnEnd(reason="error", code="x", message="wh\0t"),
+)
+RECORDS = tuple(
+    evolve(record, ignorable=isinstance(record.event, UnknownEvent))
+    for record in extended(
+        [
+            Record(
+                session="s",
+                seq=1,
+                at_us=1_700_000_000_000_000,
+                turn=None,
+                step=None,
+                epoch=0,
+                event=SessionCreated(uid=UID, title="t"),
+            )
+        ],
+        *EVENTS,
+    )
+)
