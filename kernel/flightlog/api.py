@@ -13,6 +13,7 @@ from flightlog.core.limits import Limits
 from flightlog.runtime.approvals import Approvals
 from flightlog.runtime.clock import Boundary, Clock, no_boundary
 from flightlog.runtime.driver import Driver
+from flightlog.runtime.feed import Feeds
 from flightlog.runtime.journal import HeadToken
 from flightlog.runtime.plugins import Registry, load_plugins
 from flightlog.runtime.reader import LogReader, SessionReader, reader_of
@@ -36,6 +37,7 @@ class Kernel:
         self._on_boundary = on_boundary
         self._threads = trio.CapacityLimiter(_THREADS_MAX)
         self._open: set[str] = set()
+        self._feeds = Feeds()
         self.registry = registry
 
     @asynccontextmanager
@@ -74,6 +76,7 @@ class Kernel:
                 expect=expect,
                 clock=self._clock,
                 on_boundary=self._on_boundary,
+                feed=self._feeds.of(name),
             )
             approvals = Approvals(journal, has_approver=approver)
             driver = Driver(
@@ -99,7 +102,11 @@ class Kernel:
 
     def read(self, name: str) -> SessionReader:
         """Read session `name` without owning or changing it. Raises `UsageError` when there is none."""
-        return reader_of(self._store, name, self.registry)
+        return reader_of(self._store, name, self.registry, self._feeds)
+
+    async def close(self) -> None:
+        """End what reads here. Called by the context manager, once the sessions are closed."""
+        self._feeds.close()
 
 
 @asynccontextmanager
@@ -125,9 +132,11 @@ async def open_kernel(
         raise UsageError(f"workspace {folder} is not a folder")
     registry = load_plugins(discover=discover, plugins=plugins)
     store = Store.open(os.path.abspath(path))
+    kernel = Kernel(store, registry, folder, clock or Clock(), on_boundary)
     try:
-        yield Kernel(store, registry, folder, clock or Clock(), on_boundary)
+        yield kernel
     finally:
+        await kernel.close()
         store.close()
 
 

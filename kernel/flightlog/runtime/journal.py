@@ -17,6 +17,7 @@ from flightlog.core.invariants import Illegal, check
 from flightlog.core.limits import BUSY_POLL_S, BUSY_WAIT_MAX_S
 from flightlog.core.state import State
 from flightlog.runtime.clock import Boundary, Clock
+from flightlog.runtime.feed import Feed
 from flightlog.store.codec import Encoded, encode
 from flightlog.store.connection import Busy
 from flightlog.store.replay import Replay
@@ -41,8 +42,17 @@ Due = Event | Callable[[State], Event]
 class Journal:
     """Appends to one session and knows its state. One per owned session."""
 
-    def __init__(self, store: Store, key: int, replay: Replay, clock: Clock, on_boundary: Boundary) -> None:
+    def __init__(
+        self,
+        store: Store,
+        key: int,
+        replay: Replay,
+        clock: Clock,
+        on_boundary: Boundary,
+        feed: Feed | None = None,
+    ) -> None:
         self.store = store
+        self.feed = feed or Feed()
         self.key = key
         self.session = replay.session
         self.uid = replay.uid
@@ -52,6 +62,7 @@ class Journal:
         self.history: History = replay.history
         self.seq = replay.seq
         self._digest = replay.digest
+        self.stay = self.feed.own(self.seq)
         self._lock = trio.Lock()
 
     @property
@@ -111,6 +122,7 @@ class Journal:
         self.on_boundary("commit", self.session, records[-1].seq)
         self.store.commit(rows, blobs, barrier=barrier)
         self.state, self._digest, self.seq = state, digest, records[-1].seq
+        self.feed.publish(records)
         for record in records:
             self.history.add(record.event, record.seq)
         self.on_boundary("committed", self.session, self.seq)
