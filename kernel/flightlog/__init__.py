@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from flightlog.runtime.journal import HeadToken
     from flightlog.runtime.reader import LogReader, SentRequest, SessionReader, SessionSummary
     from flightlog.runtime.session import Accepted, Session, Turn
+    from flightlog.store.query import QueryResult
     from flightlog.version import __version__
     from flightlog_hookspecs import hookimpl, tool
 
@@ -33,6 +34,7 @@ __all__ = [
     "Kernel",
     "Limits",
     "LogReader",
+    "QueryResult",
     "Question",
     "SentRequest",
     "Session",
@@ -54,6 +56,7 @@ _HOME = {
     "HeadToken": "flightlog.runtime.journal",
     "Kernel": "flightlog.api",
     "Limits": "flightlog.core.limits",
+    "QueryResult": "flightlog.store.query",
     "Question": "flightlog.runtime.approvals",
     "LogReader": "flightlog.runtime.reader",
     "SentRequest": "flightlog.runtime.reader",

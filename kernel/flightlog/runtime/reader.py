@@ -8,10 +8,12 @@ from typing import Self
 from attrs import frozen
 
 from flightlog.core.history import EncodedRequest
+from flightlog.core.limits import QUERY_MAX_ROWS, QUERY_MAX_S
 from flightlog.runtime.feed import Feed, Feeds
 from flightlog.runtime.plugins import Registry
 from flightlog.runtime.subscription import Subscription
 from flightlog.store.codec import Undecodable, decode_message
+from flightlog.store.query import Parameter, QueryResult, run_query
 from flightlog.store.replay import Replay, replaying
 from flightlog.store.store import SessionKey, Store
 from flightlog_hookspecs.errors import LogCorrupt, UsageError
@@ -225,6 +227,13 @@ class LogReader:
     def session(self, name: str) -> SessionReader:
         """Session `name`. Raises `UsageError` when there is none."""
         return reader_of(self._store, name, self._registry, self._feeds)
+
+    def query(
+        self, sql: str, *parameters: Parameter, limit_rows: int = QUERY_MAX_ROWS, limit_s: float = QUERY_MAX_S
+    ) -> QueryResult:
+        """Run one SELECT over the views and tables; waits for the result. See `Kernel.query`."""
+        self._store.check_process()
+        return run_query(self._store.path, sql, parameters, limit_rows=limit_rows, limit_s=limit_s)
 
     def check_file(self) -> None:
         """Let SQLite check its own structures. Raises `LogCorrupt`."""
