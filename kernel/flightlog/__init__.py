@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flightlog import errors, events
+    from flightlog import aio, errors, events, sync
     from flightlog.api import Kernel, open_kernel, open_log
     from flightlog.core.limits import Limits
     from flightlog.runtime.approvals import Question
@@ -42,13 +42,17 @@ __all__ = [
     "SessionSummary",
     "Turn",
     "__version__",
+    "aio",
     "errors",
     "events",
     "hookimpl",
     "open_kernel",
     "open_log",
+    "sync",
     "tool",
 ]
+
+_MODULES = ("aio", "errors", "events", "sync")
 
 _HOME = {
     "Accepted": "flightlog.runtime.session",
@@ -73,7 +77,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> object:
-    if name in ("errors", "events"):
+    if name in _MODULES:
         return import_module(f"flightlog.{name}")
     home = _HOME.get(name)
     if home is None:

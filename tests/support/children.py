@@ -14,6 +14,7 @@ from typing import Any
 import trio
 
 TESTS = Path(__file__).parents[1]
+PATH = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def run_python(code: str, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -24,7 +25,7 @@ def run_python(code: str, *arguments: str, env: dict[str, str] | None = None) ->
         text=True,
         check=False,
         timeout=120,
-        env={**os.environ, "PYTHONPATH": str(TESTS), **(env or {})},
+        env={**os.environ, "PYTHONPATH": PATH, **(env or {})},
     )
 
 
@@ -43,7 +44,7 @@ def started(code: str, *arguments: str) -> subprocess.Popen[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env={**os.environ, "PYTHONPATH": PATH},
     )
 
 

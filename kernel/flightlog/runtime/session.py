@@ -66,7 +66,8 @@ class Session:
     @property
     def pending(self) -> int:
         """How many messages wait in the inbox."""
-        return len(self._journal.state.next_turn) + len(self._journal.state.next_step)
+        state = self._journal.state
+        return len(state.next_turn) + len(state.next_step)
 
     async def followup(self, content: str | tuple[Block, ...]) -> Accepted:
         """Queue a message for the next turn. Durable when it returns; starts nothing by itself."""
