@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flightlog import errors, events
+    from flightlog import aio, errors, events, sync
     from flightlog.api import Kernel, open_kernel, open_log
     from flightlog.core.limits import Limits
     from flightlog.runtime.approvals import Question
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from flightlog.runtime.journal import HeadToken
     from flightlog.runtime.reader import LogReader, SentRequest, SessionReader, SessionSummary
     from flightlog.runtime.session import Accepted, Session, Turn
+    from flightlog.store.query import QueryResult
     from flightlog.version import __version__
     from flightlog_hookspecs import hookimpl, tool
 
@@ -33,6 +34,7 @@ __all__ = [
     "Kernel",
     "Limits",
     "LogReader",
+    "QueryResult",
     "Question",
     "SentRequest",
     "Session",
@@ -40,13 +42,17 @@ __all__ = [
     "SessionSummary",
     "Turn",
     "__version__",
+    "aio",
     "errors",
     "events",
     "hookimpl",
     "open_kernel",
     "open_log",
+    "sync",
     "tool",
 ]
+
+_MODULES = ("aio", "errors", "events", "sync")
 
 _HOME = {
     "Accepted": "flightlog.runtime.session",
@@ -54,6 +60,7 @@ _HOME = {
     "HeadToken": "flightlog.runtime.journal",
     "Kernel": "flightlog.api",
     "Limits": "flightlog.core.limits",
+    "QueryResult": "flightlog.store.query",
     "Question": "flightlog.runtime.approvals",
     "LogReader": "flightlog.runtime.reader",
     "SentRequest": "flightlog.runtime.reader",
@@ -70,7 +77,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> object:
-    if name in ("errors", "events"):
+    if name in _MODULES:
         return import_module(f"flightlog.{name}")
     home = _HOME.get(name)
     if home is None:

@@ -9,16 +9,19 @@ from typing import Final
 
 import trio
 
-from flightlog.core.limits import Limits
+from flightlog.core.limits import QUERY_MAX_ROWS, QUERY_MAX_S, Limits
 from flightlog.runtime.approvals import Approvals
 from flightlog.runtime.clock import Boundary, Clock, no_boundary
 from flightlog.runtime.driver import Driver
+from flightlog.runtime.feed import Feeds
 from flightlog.runtime.journal import HeadToken
 from flightlog.runtime.plugins import Registry, load_plugins
+from flightlog.runtime.querying import Queries
 from flightlog.runtime.reader import LogReader, SessionReader, reader_of
 from flightlog.runtime.recovery import close_session, open_session
 from flightlog.runtime.session import Session
 from flightlog.store.log_file import protected_paths
+from flightlog.store.query import Parameter, QueryResult
 from flightlog.store.store import Store
 from flightlog_hookspecs.errors import SessionBusy, UsageError
 
@@ -36,6 +39,8 @@ class Kernel:
         self._on_boundary = on_boundary
         self._threads = trio.CapacityLimiter(_THREADS_MAX)
         self._open: set[str] = set()
+        self._feeds = Feeds()
+        self._queries = Queries(store)
         self.registry = registry
 
     @asynccontextmanager
@@ -74,6 +79,7 @@ class Kernel:
                 expect=expect,
                 clock=self._clock,
                 on_boundary=self._on_boundary,
+                feed=self._feeds.of(name),
             )
             approvals = Approvals(journal, has_approver=approver)
             driver = Driver(
@@ -99,7 +105,23 @@ class Kernel:
 
     def read(self, name: str) -> SessionReader:
         """Read session `name` without owning or changing it. Raises `UsageError` when there is none."""
-        return reader_of(self._store, name, self.registry)
+        return reader_of(self._store, name, self.registry, self._feeds)
+
+    async def query(
+        self, sql: str, *parameters: Parameter, limit_rows: int = QUERY_MAX_ROWS, limit_s: float = QUERY_MAX_S
+    ) -> QueryResult:
+        """Run one SELECT over the views and tables of the log, with `?` for each parameter.
+
+        In a thread, so that nothing here waits for it, on one snapshot of what is committed. More than
+        `limit_rows` rows are cut off (`complete` is False). Raises `UsageError` for SQL that is wrong or
+        does more than read, `LimitExceeded` when it takes longer than `limit_s` seconds.
+        """
+        return await self._queries.run(sql, parameters, limit_rows=limit_rows, limit_s=limit_s)
+
+    async def close(self) -> None:
+        """End what reads here. Called by the context manager, once the sessions are closed."""
+        self._feeds.close()
+        await self._queries.close()
 
 
 @asynccontextmanager
@@ -125,10 +147,14 @@ async def open_kernel(
         raise UsageError(f"workspace {folder} is not a folder")
     registry = load_plugins(discover=discover, plugins=plugins)
     store = Store.open(os.path.abspath(path))
+    kernel = Kernel(store, registry, folder, clock or Clock(), on_boundary)
     try:
-        yield Kernel(store, registry, folder, clock or Clock(), on_boundary)
+        yield kernel
     finally:
-        store.close()
+        try:
+            await kernel.close()
+        finally:
+            store.close()
 
 
 def open_log(path: str | os.PathLike[str], *, discover: bool = True, plugins: Sequence[object] = ()) -> LogReader:

@@ -101,7 +101,7 @@ class Working(FakeModel):
             await trio.sleep(0.05)
 
         wanted = missing(request.messages)
-        said = words("I am working on it." if wanted else "All is finished.", chunk=7)
+        said = words("I am working on it." if wanted else "All is finished.", chunk=10)
         reply: list[Cue] = [cue for part in said for cue in (part, pause)]
         yield self._play([*reply, *calls(*wanted)])
 

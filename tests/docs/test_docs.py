@@ -54,6 +54,8 @@ def test_the_architecture_page_can_be_read_in_ten_minutes() -> None:
 
 
 def test_public_names_are_listed_once_and_lead_to_their_objects() -> None:
-    assert sorted([*flightlog._HOME, "errors", "events"]) == sorted(flightlog.__all__) == sorted(set(flightlog.__all__))
+    assert (
+        sorted([*flightlog._HOME, *flightlog._MODULES]) == sorted(flightlog.__all__) == sorted(set(flightlog.__all__))
+    )
     for name in flightlog.__all__:
         assert getattr(flightlog, name) is not None

@@ -23,12 +23,15 @@ from flightlog_hookspecs.events import (
 from flightlog_hookspecs.tools import REPEATABLE
 
 
-def assert_at_rest(path: Path, *models: object, name: str = "s") -> list[Record]:
-    """The log of a session nobody drives: verified, every bracket closed, every call answered once."""
+def assert_at_rest(path: Path, *models: object, name: str = "s", verify: bool = True) -> list[Record]:
+    """The log of a session nobody drives: legal, every bracket closed, every call answered once.
+
+    With `verify`, everything else that can be checked is too, down to the hash of every request.
+    """
     with flightlog.open_log(path, discover=False, plugins=[Bundle(adapters=models)]) as log:
         reader = log.session(name)
         records = list(reader.records())
-        assert reader.verify() == len(records)
+        assert not verify or reader.verify() == len(records)
         messages = reader.messages()
     starts = [record.turn for record in records if isinstance(record.event, TurnStart)]
     ends = [record.turn for record in records if isinstance(record.event, TurnEnd)]

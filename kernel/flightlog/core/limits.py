@@ -17,6 +17,22 @@ BUSY_WAIT_MAX_S: Final = 30.0
 
 BUSY_POLL_S: Final = 0.002
 
+LIVE_RING_RECORDS: Final = 256
+"""The newest records a session keeps in memory for its live readers; who is behind them reads the file."""
+
+LIVE_PAGE_ROWS: Final = 64
+"""Rows a live reader takes at a time."""
+
+LIVE_POLL_S: Final = 0.02
+"""How often a live reader looks for what other processes have written."""
+
+QUERIES_AT_ONCE: Final = 8
+"""Queries of one kernel that run at the same time; further ones wait."""
+
+QUERY_MAX_ROWS: Final = 10_000
+QUERY_MAX_S: Final = 5.0
+"""How much a query may bring and how long it may take unless its caller says otherwise."""
+
 RETRY_WISH_MAX_S: Final = 24 * 3600.0
 """The longest delay a provider may ask for."""
 

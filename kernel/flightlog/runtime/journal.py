@@ -17,6 +17,7 @@ from flightlog.core.invariants import Illegal, check
 from flightlog.core.limits import BUSY_POLL_S, BUSY_WAIT_MAX_S
 from flightlog.core.state import State
 from flightlog.runtime.clock import Boundary, Clock
+from flightlog.runtime.feed import Feed
 from flightlog.store.codec import Encoded, encode
 from flightlog.store.connection import Busy
 from flightlog.store.replay import Replay
@@ -41,8 +42,17 @@ Due = Event | Callable[[State], Event]
 class Journal:
     """Appends to one session and knows its state. One per owned session."""
 
-    def __init__(self, store: Store, key: int, replay: Replay, clock: Clock, on_boundary: Boundary) -> None:
+    def __init__(
+        self,
+        store: Store,
+        key: int,
+        replay: Replay,
+        clock: Clock,
+        on_boundary: Boundary,
+        feed: Feed | None = None,
+    ) -> None:
         self.store = store
+        self.feed = feed or Feed()
         self.key = key
         self.session = replay.session
         self.uid = replay.uid
@@ -51,13 +61,15 @@ class Journal:
         self.state: State = replay.state
         self.history: History = replay.history
         self.seq = replay.seq
-        self._digest = replay.digest
+        self._newest = (replay.seq, replay.digest)
+        self.stay = self.feed.own(self.seq)
         self._lock = trio.Lock()
 
     @property
     def token(self) -> HeadToken:
         """The newest committed row."""
-        return HeadToken(session=self.session, seq=self.seq, digest=self._digest.hex())
+        seq, digest = self._newest  # one read, so that other threads may ask too
+        return HeadToken(session=self.session, seq=seq, digest=digest.hex())
 
     async def append(
         self,
@@ -98,7 +110,7 @@ class Journal:
         self, events: Sequence[Due], times_us: Sequence[int], blobs: Sequence[Blob], *, barrier: bool
     ) -> tuple[Record, ...]:
         now_us = self.clock.now_us()
-        state, digest = self.state, self._digest
+        state, (_, digest) = self.state, self._newest
         records: list[Record] = []
         rows: list[Encoded] = []
         for seq, (due, at_us) in enumerate(zip(events, chain(times_us, repeat(now_us)), strict=False), self.seq + 1):
@@ -110,7 +122,9 @@ class Journal:
             rows.append(encoded)
         self.on_boundary("commit", self.session, records[-1].seq)
         self.store.commit(rows, blobs, barrier=barrier)
-        self.state, self._digest, self.seq = state, digest, records[-1].seq
+        self.state, self.seq = state, records[-1].seq
+        self._newest = (self.seq, digest)
+        self.feed.publish(records)
         for record in records:
             self.history.add(record.event, record.seq)
         self.on_boundary("committed", self.session, self.seq)

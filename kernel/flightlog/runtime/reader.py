@@ -8,8 +8,12 @@ from typing import Self
 from attrs import frozen
 
 from flightlog.core.history import EncodedRequest
+from flightlog.core.limits import QUERY_MAX_ROWS, QUERY_MAX_S
+from flightlog.runtime.feed import Feed, Feeds
 from flightlog.runtime.plugins import Registry
+from flightlog.runtime.subscription import Subscription
 from flightlog.store.codec import Undecodable, decode_message
+from flightlog.store.query import Parameter, QueryResult, run_query
 from flightlog.store.replay import Replay, replaying
 from flightlog.store.store import SessionKey, Store
 from flightlog_hookspecs.errors import LogCorrupt, UsageError
@@ -53,15 +57,28 @@ class SessionSummary:
 class SessionReader:
     """One session, read only."""
 
-    def __init__(self, store: Store, session: str, key: SessionKey, registry: Registry | None) -> None:
+    def __init__(
+        self, store: Store, session: str, key: SessionKey, registry: Registry | None, feed: Feed | None = None
+    ) -> None:
         self._store = store
         self._key = key
+        self._feed = feed or Feed()
         self._registry = registry
         self.session = session
 
     def records(self, *, deltas: bool = False) -> Iterator[Record]:
         """All events in order, each checked before it is yielded; with `deltas`, their texts too."""
         yield from replaying(self._store, self._start(), self._key.key, deltas=deltas)
+
+    def events(self, after: int = 0, *, deltas: bool = True) -> Subscription:
+        """The records behind seq `after`, then those to come, until the kernel or log is closed.
+
+        An async iterator, under trio: `async for record in reader.events()`. Records that another process
+        writes come at most some 20 ms late. Without `deltas`, `assistant/delta` is left out. Each record
+        is checked against the hash chain, but not against the law. Raises `UsageError` when there is no
+        record `after`, `LogCorrupt` or `SchemaTooNew` at a record that cannot be shown.
+        """
+        return Subscription(self._store, self.session, self._key, self._feed, after=after, deltas=deltas)
 
     def tail(self, *, deltas: bool = False) -> Callable[[], Iterator[Record]]:
         """A function whose each call yields what was committed since the last, the first one all so far."""
@@ -176,12 +193,14 @@ class LogReader:
 
     def __init__(self, store: Store, registry: Registry | None = None) -> None:
         self._store = store
+        self._feeds = Feeds()
         self._registry = registry
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._feeds.close()
         self._store.close()
 
     def names(self) -> list[str]:
@@ -207,7 +226,14 @@ class LogReader:
 
     def session(self, name: str) -> SessionReader:
         """Session `name`. Raises `UsageError` when there is none."""
-        return reader_of(self._store, name, self._registry)
+        return reader_of(self._store, name, self._registry, self._feeds)
+
+    def query(
+        self, sql: str, *parameters: Parameter, limit_rows: int = QUERY_MAX_ROWS, limit_s: float = QUERY_MAX_S
+    ) -> QueryResult:
+        """Run one SELECT over the views and tables; waits for the result. See `Kernel.query`."""
+        self._store.check_process()
+        return run_query(self._store.path, sql, parameters, limit_rows=limit_rows, limit_s=limit_s)
 
     def check_file(self) -> None:
         """Let SQLite check its own structures. Raises `LogCorrupt`."""
@@ -216,9 +242,9 @@ class LogReader:
             raise LogCorrupt("*", None, "sqlite-intact", problems[0])
 
 
-def reader_of(store: Store, name: str, registry: Registry | None) -> SessionReader:
+def reader_of(store: Store, name: str, registry: Registry | None, feeds: Feeds) -> SessionReader:
     """A reader of session `name` on an open store. Raises `UsageError` when there is none."""
     key = store.key_of(name)
     if key is None:
         raise UsageError(f"there is no session {name!r} in {store.path}")
-    return SessionReader(store, name, key, registry)
+    return SessionReader(store, name, key, registry, feeds.of(name))

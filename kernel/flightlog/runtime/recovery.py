@@ -18,6 +18,7 @@ import trio
 from flightlog.core.limits import BUSY_POLL_S, BUSY_WAIT_MAX_S
 from flightlog.runtime.clock import Boundary, Clock
 from flightlog.runtime.closing import close_turn
+from flightlog.runtime.feed import Feed
 from flightlog.runtime.journal import HeadToken, Journal
 from flightlog.store.codec import encode
 from flightlog.store.connection import Busy
@@ -37,6 +38,7 @@ async def open_session(
     expect: HeadToken | None,
     clock: Clock,
     on_boundary: Boundary,
+    feed: Feed | None = None,
 ) -> Journal:
     """Take ownership of session `name`, creating it when there is none, and make it ready to run.
 
@@ -46,12 +48,13 @@ async def open_session(
     found = store.key_of(name) or await _create(store, name, title, clock)
     if not store.locks.own_session(found.key):
         raise _busy(store, name, found)
+    feed = feed or Feed()
     try:
         loaded = replay(store, name, found.key, found.uid)
         check_ending(loaded)
         if expect:
             check_token(store, found, expect)
-        journal = Journal(store, found.key, loaded, clock, on_boundary)
+        journal = Journal(store, found.key, loaded, clock, on_boundary, feed)
         opened = SessionOpened(
             pid=os.getpid(), host=socket.gethostname(), kernel_version=__version__, plugins=tuple(plugins)
         )
@@ -60,6 +63,7 @@ async def open_session(
         await close_turn(journal, TurnEnd(reason="interrupted"), unstarted="not_started")
     except BaseException:
         store.locks.release_session(found.key)
+        feed.disown()
         raise
     return journal
 
@@ -75,6 +79,7 @@ async def close_session(journal: Journal) -> None:
                 await journal.append(SessionClosed())
     finally:
         journal.store.locks.release_session(journal.key)
+        journal.feed.disown()
 
 
 def check_ending(loaded: Replay) -> None:

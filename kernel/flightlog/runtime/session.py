@@ -9,6 +9,8 @@ from flightlog.core.state import State
 from flightlog.runtime.approvals import Approvals, Question
 from flightlog.runtime.driver import Driver
 from flightlog.runtime.journal import HeadToken, Journal
+from flightlog.runtime.subscription import Subscription
+from flightlog.store.store import SessionKey
 from flightlog_hookspecs.content import Block, TextBlock, ThinkingBlock, ToolCallBlock, text_blocks
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import InboxSplice, TurnEndReason
@@ -64,7 +66,8 @@ class Session:
     @property
     def pending(self) -> int:
         """How many messages wait in the inbox."""
-        return len(self._journal.state.next_turn) + len(self._journal.state.next_step)
+        state = self._journal.state
+        return len(state.next_turn) + len(state.next_step)
 
     async def followup(self, content: str | tuple[Block, ...]) -> Accepted:
         """Queue a message for the next turn. Durable when it returns; starts nothing by itself."""
@@ -129,6 +132,18 @@ class Session:
         with it, they are cancelled at once.
         """
         return self._driver.cancel(cause, now=now)
+
+    def events(self, after: int = 0, *, deltas: bool = True) -> Subscription:
+        """The records behind seq `after`, then those to come, until the session is closed.
+
+        An async iterator: `async for record in session.events()`, any number of them at once. What it
+        yields is durable; nothing is left out or repeated, however slow its reader, and the session never
+        waits for one. Without `deltas`, `assistant/delta` is left out. Raises `UsageError` when there
+        is no record `after`.
+        """
+        journal = self._journal
+        key = SessionKey(journal.key, journal.uid)
+        return Subscription(journal.store, self.id, key, journal.feed, after=after, deltas=deltas, stay=journal.stay)
 
     def questions(self) -> list[Question]:
         """The calls that wait for a person's answer, in call order."""

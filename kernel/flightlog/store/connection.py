@@ -68,8 +68,7 @@ class ApswDatabase(Database):
         flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
         name = path
         if immutable:
-            quoted = os.path.abspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-            name, flags = f"file://{quoted}?immutable=1", flags | apsw.SQLITE_OPEN_URI
+            name, flags = immutable_name(path), flags | apsw.SQLITE_OPEN_URI
         self._connection = self._connect(name, flags, vfs)
 
     def _connect(self, name: str, flags: int, vfs: str | None = None) -> apsw.Connection:
@@ -168,6 +167,23 @@ class ApswDatabase(Database):
             if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 error = OSError(number, str(error))  # SQLite takes a quota for a broken disk
         return translated(error, self._path)
+
+
+def is_immutable(path: str) -> bool:
+    """Whether to read `path` as a file that nobody writes.
+
+    Without a -wal SQLite would create one; then nothing can be in it, so the file is read as it is.
+    """
+    wal = f"{path}-wal"
+    return not os.path.exists(wal) or (
+        os.path.getsize(wal) == 0 and not os.access(os.path.dirname(path) or ".", os.W_OK)
+    )
+
+
+def immutable_name(path: str) -> str:
+    """The URI under which SQLite reads `path` without looking for a -wal."""
+    quoted = os.path.abspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    return f"file://{quoted}?immutable=1"
 
 
 def translated(error: Exception, path: str) -> StoreError:

@@ -15,7 +15,7 @@ from typing import Final
 
 import apsw
 
-from flightlog.store.connection import ApswDatabase, Busy, translated
+from flightlog.store.connection import ApswDatabase, Busy, is_immutable, translated
 from flightlog.store.file_identity import Watched
 from flightlog.store.locks import FileLocks
 from flightlog.store.statements import APPLICATION_ID, SCHEMA_VERSION, schema_sql
@@ -134,11 +134,7 @@ def open_log_file_to_read(path: str) -> LogFile:
     database: ApswDatabase | None = None
     try:
         _wait(locks.share, path)
-        wal = f"{path}-wal"
-        # Without a -wal SQLite would create one; then nothing can be in it, so read the file as it is.
-        immutable = not os.path.exists(wal) or (
-            os.path.getsize(wal) == 0 and not os.access(os.path.dirname(path) or ".", os.W_OK)
-        )
+        immutable = is_immutable(path)
         witnessed = read_witness(path)
         database = ApswDatabase(path, read_only=True, immutable=immutable)
         database.configure(read_only=True)

@@ -17,13 +17,19 @@ from flightlog_hookspecs.events import Record
 
 
 @define
-class Replay:
-    """A session as far as it has been read. `digest` is the chain's, `seq` the last row's."""
+class Position:
+    """How far a session has been read. `digest` is the chain's, `seq` the last row's."""
 
     session: str
     uid: str
     seq: int = 0
     digest: bytes = b""
+
+
+@define
+class Replay(Position):
+    """A session as far as it has been read, and what its rows come to."""
+
     state: State = EMPTY
     history: History = field(factory=History)
 
@@ -51,30 +57,41 @@ def replaying(store: Store, result: Replay, key: int, *, deltas: bool = False) -
         raise LogCorrupt(result.session, 1, "created-first", "the session has a key but no events")
 
 
-def _checked(store: Store, so_far: Replay, row: EventRow, *, deltas: bool) -> Record:
-    def corrupt(rule: str, detail: str) -> LogCorrupt:
-        return LogCorrupt(so_far.session, row.seq, rule, detail)
+def intact_record(store: Store, position: Position, row: EventRow, *, deltas: bool) -> Record:
+    """The record in `row`, which must be the one that follows `position`: dense, chained and readable.
 
-    if row.seq != so_far.seq + 1:
-        raise corrupt("seq-dense", f"seq {row.seq} follows {so_far.seq}")
+    Whether it may follow what came before is not asked: that takes the whole session. Raises
+    `LogCorrupt` or `SchemaTooNew` naming seq and rule.
+    """
+
+    def corrupt(rule: str, detail: str) -> LogCorrupt:
+        return LogCorrupt(position.session, row.seq, rule, detail)
+
+    if row.seq != position.seq + 1:
+        raise corrupt("seq-dense", f"seq {row.seq} follows {position.seq}")
     try:
-        intact = chained(so_far.digest, so_far.uid, row) == row.digest
+        intact = chained(position.digest, position.uid, row) == row.digest
     except (AttributeError, TypeError):
         intact = False  # a flipped bit can also change the type SQLite reads a value as
     if not intact:
         raise corrupt("hash-chain", f"the {row.kind} row, or the one before it, was changed after it was written")
     try:
         pieces = store.pieces(row.session, row.seq) if deltas and row.kind == "assistant/delta" else None
-        record = decode(row, so_far.session, store.blob, pieces)
-        check(so_far.state, record.event, record.epoch, (record.turn, record.step))
+        return decode(row, position.session, store.blob, pieces)
     except Undecodable as error:
         if error.rule == "kind-known":
             raise SchemaTooNew(
-                f"session {so_far.session!r}, seq {row.seq}: {error.detail}. Upgrade flightlog to open it."
+                f"session {position.session!r}, seq {row.seq}: {error.detail}. Upgrade flightlog to open it."
             ) from None
         raise corrupt(error.rule, error.detail) from error
+
+
+def _checked(store: Store, so_far: Replay, row: EventRow, *, deltas: bool) -> Record:
+    record = intact_record(store, so_far, row, deltas=deltas)
+    try:
+        check(so_far.state, record.event, record.epoch, (record.turn, record.step))
     except Illegal as error:
-        raise corrupt(error.rule, error.detail) from error
+        raise LogCorrupt(so_far.session, row.seq, error.rule, error.detail) from error
     if row.kind == "session/created" and so_far.uid != getattr(record.event, "uid", None):
-        raise corrupt("uid", "session/created and session_keys disagree about the uid")
+        raise LogCorrupt(so_far.session, row.seq, "uid", "session/created and session_keys disagree about the uid")
     return record

@@ -1,0 +1,195 @@
+"""The kernel under asyncio: FastAPI, aiohttp, any asyncio program.
+
+    async with flightlog.aio.open_kernel("agent.db") as kernel:
+        async with kernel.session("s1", model="scripted:count?to=3") as session:
+            await session.followup("count to 3")
+            turn = await session.run()
+
+Names, arguments and errors are those of the trio API, which says what they mean. Every method is
+awaited, also those that are plain functions there; nothing blocks the loop. Cancelling a task cancels
+the call it waits for. Tools and adapters stay trio's: they run on the kernel's own thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import islice
+
+from flightlog import api
+from flightlog.bridge import AsyncFollowing, TrioThread
+from flightlog.core.limits import LIVE_PAGE_ROWS, QUERY_MAX_ROWS, QUERY_MAX_S, Limits
+from flightlog.runtime import reader as trio_reader
+from flightlog.runtime import session as trio_session
+from flightlog.runtime.approvals import Question
+from flightlog.runtime.clock import Boundary, Clock, no_boundary
+from flightlog.runtime.journal import HeadToken
+from flightlog.runtime.plugins import Registry
+from flightlog.runtime.reader import SentRequest
+from flightlog.runtime.session import Accepted, Turn
+from flightlog.store.query import Parameter, QueryResult
+from flightlog_hookspecs.content import Block
+from flightlog_hookspecs.events import Message, Record
+
+
+class Session:
+    """An owned session. See `flightlog.Session`."""
+
+    def __init__(self, thread: TrioThread, session: trio_session.Session) -> None:
+        self._thread = thread
+        self._session = session
+
+    @property
+    def id(self) -> str:
+        """The session's name."""
+        return self._session.id
+
+    @property
+    def token(self) -> HeadToken:
+        """The newest committed row."""
+        return self._session.token
+
+    @property
+    def pending(self) -> int:
+        """How many messages wait in the inbox."""
+        return self._session.pending
+
+    async def followup(self, content: str | tuple[Block, ...]) -> Accepted:
+        """Queue a message for the next turn; durable when it returns."""
+        return await self._thread.arun(self._session.followup, content)
+
+    async def run(self) -> Turn | None:
+        """Drive until idle; returns the last turn, None when there was nothing to do."""
+        return await self._thread.arun(self._session.run)
+
+    async def serve(self) -> None:
+        """Run whatever comes in, until cancelled or the session is closed."""
+        return await self._thread.arun(self._session.serve)
+
+    async def cancel(self, cause: str = "user", *, now: bool = False) -> bool:
+        """End the running turn as aborted, keeping the queue. False when idle."""
+        return await self._thread.acall(lambda: self._session.cancel(cause, now=now))
+
+    def events(self, after: int = 0, *, deltas: bool = True) -> AsyncIterator[Record]:
+        """The records behind seq `after`, then those to come, until the session is closed."""
+        return AsyncFollowing(self._thread, lambda: self._session.events(after, deltas=deltas))
+
+    async def questions(self) -> list[Question]:
+        """The calls that wait for a person's answer, in call order."""
+        return await self._thread.acall(self._session.questions)
+
+    async def approve(self, seq: int, *, allow: bool = True, by: str = "user", reason: str = "") -> bool:
+        """Answer the question at `seq`. False when it was settled before."""
+        return await self._thread.arun(lambda: self._session.approve(seq, allow=allow, by=by, reason=reason))
+
+
+class SessionReader:
+    """One session, read only. See `flightlog.SessionReader`."""
+
+    def __init__(self, thread: TrioThread, kernel: api.Kernel, session: str) -> None:
+        self._thread = thread
+        self._kernel = kernel
+        self.session = session
+
+    def _reader(self) -> trio_reader.SessionReader:
+        """The reader, to be made and used on the kernel's thread."""
+        return self._kernel.read(self.session)
+
+    async def records(self, *, deltas: bool = False) -> AsyncIterator[Record]:
+        """All events in order, each checked before it is yielded."""
+        records = await self._thread.acall(lambda: self._reader().records(deltas=deltas))
+        while page := await self._thread.acall(lambda: list(islice(records, LIVE_PAGE_ROWS))):
+            for record in page:
+                yield record
+
+    def events(self, after: int = 0, *, deltas: bool = True) -> AsyncIterator[Record]:
+        """The records behind seq `after`, then those to come, until the kernel is closed."""
+        return AsyncFollowing(self._thread, lambda: self._reader().events(after, deltas=deltas))
+
+    async def messages(self) -> list[Message]:
+        """What the model would be sent now."""
+        return await self._thread.acall(lambda: self._reader().messages())
+
+    async def request(self, turn: int, step: int, attempt: int | None = None) -> SentRequest:
+        """Exactly what the model saw in that attempt."""
+        return await self._thread.acall(lambda: self._reader().request(turn, step, attempt))
+
+    async def timeline(self) -> list[tuple[int, str, int | None, int | None, str, str | None, str | None]]:
+        """The flight log for people."""
+        return await self._thread.acall(lambda: self._reader().timeline())
+
+    async def verify(self) -> int:
+        """Check everything that can be checked; returns the number of events."""
+        return await self._thread.acall(lambda: self._reader().verify())
+
+
+class Kernel:
+    """An open log file and everything registered with it. See `flightlog.Kernel`."""
+
+    def __init__(self, thread: TrioThread, kernel: api.Kernel) -> None:
+        self._thread = thread
+        self._kernel = kernel
+
+    @property
+    def registry(self) -> Registry:
+        """What the plugins registered."""
+        return self._kernel.registry
+
+    def session(
+        self,
+        name: str,
+        *,
+        model: str = "scripted:echo",
+        system: str = "",
+        title: str = "",
+        limits: Limits | None = None,
+        approver: bool = False,
+        expect: HeadToken | None = None,
+    ) -> AbstractAsyncContextManager[Session]:
+        """Own session `name` while the context lasts, creating or resuming it."""
+        return self._owning(
+            self._kernel.session(
+                name, model=model, system=system, title=title, limits=limits, approver=approver, expect=expect
+            )
+        )
+
+    @asynccontextmanager
+    async def _owning(self, context: AbstractAsyncContextManager[trio_session.Session]) -> AsyncIterator[Session]:
+        async with self._thread.aholding(context) as session:
+            yield Session(self._thread, session)
+
+    def read(self, name: str) -> SessionReader:
+        """Read session `name` without owning or changing it."""
+        return SessionReader(self._thread, self._kernel, name)
+
+    async def query(
+        self, sql: str, *parameters: Parameter, limit_rows: int = QUERY_MAX_ROWS, limit_s: float = QUERY_MAX_S
+    ) -> QueryResult:
+        """Run one SELECT over the views and tables of the log."""
+        return await self._thread.arun(
+            lambda: self._kernel.query(sql, *parameters, limit_rows=limit_rows, limit_s=limit_s)
+        )
+
+
+@asynccontextmanager
+async def open_kernel(
+    path: str | os.PathLike[str],
+    *,
+    discover: bool = True,
+    plugins: Sequence[object] = (),
+    workspace: str | os.PathLike[str] | None = None,
+    clock: Clock | None = None,
+    on_boundary: Boundary = no_boundary,
+) -> AsyncIterator[Kernel]:
+    """Open the log at `path`, creating it when missing, and close it and its sessions in the end."""
+    thread = TrioThread()
+    try:
+        async with thread.aholding(
+            api.open_kernel(
+                path, discover=discover, plugins=plugins, workspace=workspace, clock=clock, on_boundary=on_boundary
+            )
+        ) as kernel:
+            yield Kernel(thread, kernel)
+    finally:
+        await thread.aclose()

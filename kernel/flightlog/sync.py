@@ -1,0 +1,187 @@
+"""The kernel for code that blocks: scripts, Django, notebooks, also inside a running event loop.
+
+    with flightlog.sync.open_kernel("agent.db") as kernel:
+        with kernel.session("s1", model="scripted:count?to=3") as session:
+            session.followup("count to 3")
+            turn = session.run()
+
+Names, arguments and errors are those of the trio API, which says what they mean. Everything here may be
+used from several threads at once; Ctrl-C in a waiting thread cancels the call it waits for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from itertools import islice
+
+from flightlog import api
+from flightlog.bridge import Following, TrioThread
+from flightlog.core.limits import LIVE_PAGE_ROWS, QUERY_MAX_ROWS, QUERY_MAX_S, Limits
+from flightlog.runtime import reader as trio_reader
+from flightlog.runtime import session as trio_session
+from flightlog.runtime.approvals import Question
+from flightlog.runtime.clock import Boundary, Clock, no_boundary
+from flightlog.runtime.journal import HeadToken
+from flightlog.runtime.plugins import Registry
+from flightlog.runtime.reader import SentRequest
+from flightlog.runtime.session import Accepted, Turn
+from flightlog.store.query import Parameter, QueryResult
+from flightlog_hookspecs.content import Block
+from flightlog_hookspecs.events import Message, Record
+
+
+class Session:
+    """An owned session. See `flightlog.Session`."""
+
+    def __init__(self, thread: TrioThread, session: trio_session.Session) -> None:
+        self._thread = thread
+        self._session = session
+
+    @property
+    def id(self) -> str:
+        """The session's name."""
+        return self._session.id
+
+    @property
+    def token(self) -> HeadToken:
+        """The newest committed row."""
+        return self._thread.call(lambda: self._session.token)
+
+    @property
+    def pending(self) -> int:
+        """How many messages wait in the inbox."""
+        return self._thread.call(lambda: self._session.pending)
+
+    def followup(self, content: str | tuple[Block, ...]) -> Accepted:
+        """Queue a message for the next turn; durable when it returns."""
+        return self._thread.run(self._session.followup, content)
+
+    def run(self) -> Turn | None:
+        """Drive until idle; returns the last turn, None when there was nothing to do."""
+        return self._thread.run(self._session.run)
+
+    def serve(self) -> None:
+        """Run whatever comes in, until interrupted or the session is closed."""
+        return self._thread.run(self._session.serve)
+
+    def cancel(self, cause: str = "user", *, now: bool = False) -> bool:
+        """End the running turn as aborted, keeping the queue. False when idle."""
+        return self._thread.call(lambda: self._session.cancel(cause, now=now))
+
+    def events(self, after: int = 0, *, deltas: bool = True) -> Iterator[Record]:
+        """The records behind seq `after`, then those to come, until the session is closed."""
+        return Following(self._thread, lambda: self._session.events(after, deltas=deltas))
+
+    def questions(self) -> list[Question]:
+        """The calls that wait for a person's answer, in call order."""
+        return self._thread.call(self._session.questions)
+
+    def approve(self, seq: int, *, allow: bool = True, by: str = "user", reason: str = "") -> bool:
+        """Answer the question at `seq`. False when it was settled before."""
+        return self._thread.run(lambda: self._session.approve(seq, allow=allow, by=by, reason=reason))
+
+
+class SessionReader:
+    """One session, read only. See `flightlog.SessionReader`."""
+
+    def __init__(self, thread: TrioThread, reader: trio_reader.SessionReader) -> None:
+        self._thread = thread
+        self._reader = reader
+        self.session = reader.session
+
+    def records(self, *, deltas: bool = False) -> Iterator[Record]:
+        """All events in order, each checked before it is yielded."""
+        records = self._thread.call(lambda: self._reader.records(deltas=deltas))
+        while page := self._thread.call(lambda: list(islice(records, LIVE_PAGE_ROWS))):
+            yield from page
+
+    def events(self, after: int = 0, *, deltas: bool = True) -> Iterator[Record]:
+        """The records behind seq `after`, then those to come, until the kernel is closed."""
+        return Following(self._thread, lambda: self._reader.events(after, deltas=deltas))
+
+    def messages(self) -> list[Message]:
+        """What the model would be sent now."""
+        return self._thread.call(self._reader.messages)
+
+    def request(self, turn: int, step: int, attempt: int | None = None) -> SentRequest:
+        """Exactly what the model saw in that attempt."""
+        return self._thread.call(self._reader.request, turn, step, attempt)
+
+    def timeline(self) -> list[tuple[int, str, int | None, int | None, str, str | None, str | None]]:
+        """The flight log for people."""
+        return self._thread.call(self._reader.timeline)
+
+    def verify(self) -> int:
+        """Check everything that can be checked; returns the number of events."""
+        return self._thread.call(self._reader.verify)
+
+
+class Kernel:
+    """An open log file and everything registered with it. See `flightlog.Kernel`."""
+
+    def __init__(self, thread: TrioThread, kernel: api.Kernel) -> None:
+        self._thread = thread
+        self._kernel = kernel
+
+    @property
+    def registry(self) -> Registry:
+        """What the plugins registered."""
+        return self._kernel.registry
+
+    def session(
+        self,
+        name: str,
+        *,
+        model: str = "scripted:echo",
+        system: str = "",
+        title: str = "",
+        limits: Limits | None = None,
+        approver: bool = False,
+        expect: HeadToken | None = None,
+    ) -> AbstractContextManager[Session]:
+        """Own session `name` while the context lasts, creating or resuming it."""
+        return self._owning(
+            self._kernel.session(
+                name, model=model, system=system, title=title, limits=limits, approver=approver, expect=expect
+            )
+        )
+
+    @contextmanager
+    def _owning(self, context: AbstractAsyncContextManager[trio_session.Session]) -> Iterator[Session]:
+        with self._thread.holding(context) as session:
+            yield Session(self._thread, session)
+
+    def read(self, name: str) -> SessionReader:
+        """Read session `name` without owning or changing it."""
+        return SessionReader(self._thread, self._thread.call(self._kernel.read, name))
+
+    def query(
+        self, sql: str, *parameters: Parameter, limit_rows: int = QUERY_MAX_ROWS, limit_s: float = QUERY_MAX_S
+    ) -> QueryResult:
+        """Run one SELECT over the views and tables of the log."""
+        return self._thread.run(lambda: self._kernel.query(sql, *parameters, limit_rows=limit_rows, limit_s=limit_s))
+
+
+@contextmanager
+def open_kernel(
+    path: str | os.PathLike[str],
+    *,
+    discover: bool = True,
+    plugins: Sequence[object] = (),
+    workspace: str | os.PathLike[str] | None = None,
+    clock: Clock | None = None,
+    on_boundary: Boundary = no_boundary,
+) -> Iterator[Kernel]:
+    """Open the log at `path`, creating it when missing, and close it and its sessions in the end."""
+    thread = TrioThread()
+    try:
+        with thread.holding(
+            api.open_kernel(
+                path, discover=discover, plugins=plugins, workspace=workspace, clock=clock, on_boundary=on_boundary
+            )
+        ) as kernel:
+            yield Kernel(thread, kernel)
+    finally:
+        thread.close()

@@ -1,0 +1,60 @@
+"""The blocking and the asyncio face offer what the trio API offers: same names, arguments, results."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+import flightlog
+from flightlog import aio, sync
+
+FACES = [sync, aio]
+CLASSES = ["Kernel", "Session", "SessionReader"]
+LEFT_OUT = {
+    "close": "the context manager does it",
+    "tail": "superseded by events() for hosts; it hands out what only the trio thread may call",
+}
+
+
+def public(cls: type) -> dict[str, Any]:
+    return {name: member for name, member in vars(cls).items() if not name.startswith("_")}
+
+
+def parameters(function: Any) -> list[tuple[str, Any, Any, Any]]:
+    return [(p.name, p.kind, p.default, p.annotation) for p in inspect.signature(function).parameters.values()]
+
+
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
+@pytest.mark.parametrize("name", CLASSES)
+def test_each_face_has_the_same_methods_with_the_same_arguments(face: Any, name: str) -> None:
+    theirs, ours = public(getattr(flightlog, name)), public(getattr(face, name))
+    methods = {method for method, member in theirs.items() if callable(member) or isinstance(member, property)}
+    assert set(ours) | LEFT_OUT.keys() >= methods
+    assert {member for member in ours if callable(ours[member])} <= methods
+    for method in methods - LEFT_OUT.keys():
+        if isinstance(theirs[method], property):
+            assert isinstance(ours[method], property), method
+        else:
+            assert parameters(ours[method]) == parameters(theirs[method]), method
+        assert ours[method].__doc__
+
+
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
+def test_each_face_opens_a_kernel_with_the_same_arguments(face: Any) -> None:
+    assert parameters(face.open_kernel) == parameters(flightlog.open_kernel)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_results_are_the_same_and_only_waiting_differs(name: str) -> None:
+    lives_on = {"session", "events", "read", "records"}
+    for method, member in public(getattr(sync, name)).items():
+        if not inspect.isfunction(member) or method in lives_on:
+            continue
+        theirs = getattr(getattr(flightlog, name), method)
+        awaited = getattr(getattr(aio, name), method)
+        assert inspect.signature(member).return_annotation == inspect.signature(theirs).return_annotation, method
+        assert inspect.signature(awaited).return_annotation == inspect.signature(theirs).return_annotation, method
+        assert not inspect.iscoroutinefunction(member), method
+        assert inspect.iscoroutinefunction(awaited), method
