@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import BinaryIO, Final
 
 import trio
 
 from flightlog.core.limits import Limits
 from flightlog.runtime.approvals import Approvals
+from flightlog.runtime.arriving import import_session
 from flightlog.runtime.clock import Boundary, Clock, no_boundary
 from flightlog.runtime.driver import Driver
 from flightlog.runtime.journal import HeadToken
@@ -100,6 +101,14 @@ class Kernel:
     def read(self, name: str) -> SessionReader:
         """Read session `name` without owning or changing it. Raises `UsageError` when there is none."""
         return reader_of(self._store, name, self.registry)
+
+    async def import_session(self, source: str | os.PathLike[str] | BinaryIO) -> str:
+        """Take in a session that `SessionReader.export` wrote, hash chain and all; returns its name.
+
+        All of it is read and checked first, then committed as one. Raises `ImportRefused` naming the
+        line, `UsageError` when its name or its uid is here already.
+        """
+        return await import_session(self._store, source, _check_name)
 
 
 @asynccontextmanager

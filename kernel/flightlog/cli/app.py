@@ -10,6 +10,7 @@ import click
 
 from flightlog import __version__
 from flightlog.cli.demo import demo
+from flightlog.cli.exchange import export_command, import_command
 from flightlog.cli.exits import FAILED, FINE, exit_code_of, leaf, sentence
 from flightlog.cli.output import PipeClosed, complain, silence_stdout
 from flightlog.cli.run import resume
@@ -29,7 +30,7 @@ def flightlog() -> None:
     """
 
 
-for command in (run_command, resume, sessions, show, verify, demo):
+for command in (run_command, resume, sessions, show, verify, export_command, import_command, demo):
     flightlog.add_command(command)
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
-from typing import Self
+from typing import BinaryIO, Self
 
 from attrs import frozen
 
 from flightlog.core.history import EncodedRequest
+from flightlog.runtime.journal import HeadToken
 from flightlog.runtime.plugins import Registry
 from flightlog.store.codec import Undecodable, decode_message
+from flightlog.store.exporting import exported
+from flightlog.store.jsonl import Closing, parsed
+from flightlog.store.new_file import new_file
 from flightlog.store.replay import Replay, replaying
 from flightlog.store.store import SessionKey, Store
 from flightlog_hookspecs.errors import LogCorrupt, UsageError
@@ -88,6 +93,26 @@ class SessionReader:
                 assert isinstance(record.event, RequestSent), "the view lists only request/sent"
                 return self._rebuilt(replay, record, record.event)
         raise LogCorrupt(self.session, found[0][0], "seq-dense", "the requests view lists a row that is not there")
+
+    def export(self, target: str | os.PathLike[str] | BinaryIO) -> HeadToken:
+        """Write the session as JSONL, hash chain and all, to a new file (mode 0600) or an open binary one.
+
+        Returns the row it ends with. Every row is checked first; at a fault there is no file, and an
+        open one lacks the closing line, so that nobody can import it. Raises `UsageError` when the
+        file exists, `LogCorrupt`, `SchemaTooNew`.
+        """
+        lines = exported(self._store, self.session, self._key)
+        if isinstance(target, (str, os.PathLike)):
+            with new_file(os.path.abspath(target)) as part, open(part, "wb") as file:
+                return self._written(lines, file)
+        return self._written(lines, target)
+
+    def _written(self, lines: Iterator[bytes], file: BinaryIO) -> HeadToken:
+        for line in lines:
+            file.write(line)
+        closing = parsed(line)
+        assert isinstance(closing, Closing), "an export ends with its closing line"
+        return HeadToken(session=self.session, seq=closing.rows, digest=closing.head.hex())
 
     def timeline(self) -> list[tuple[int, str, int | None, int | None, str, str | None, str | None]]:
         """The flight log for people: (seq, time, turn, step, kind, what, text) per event."""

@@ -49,6 +49,8 @@ UPDATE open_mark SET is_open = ? WHERE is_open <> ?1
 SELECT coalesce(max(id), 0) FROM events
 -- name: session_key
 SELECT session, uid FROM session_keys WHERE name = ?
+-- name: session_of_uid
+SELECT name FROM session_keys WHERE uid = ?
 -- name: session_names
 SELECT name FROM session_keys ORDER BY session
 -- name: insert_session
