@@ -19,6 +19,7 @@ from flightlog.runtime.plugins import Registry, load_plugins
 from flightlog.runtime.reader import LogReader, SessionReader, reader_of
 from flightlog.runtime.recovery import close_session, open_session
 from flightlog.runtime.session import Session
+from flightlog.store.backup import back_up
 from flightlog.store.log_file import protected_paths
 from flightlog.store.store import Store
 from flightlog_hookspecs.errors import SessionBusy, UsageError
@@ -101,6 +102,14 @@ class Kernel:
     def read(self, name: str) -> SessionReader:
         """Read session `name` without owning or changing it. Raises `UsageError` when there is none."""
         return reader_of(self._store, name, self.registry)
+
+    async def backup(self, target: str | os.PathLike[str]) -> None:
+        """Copy the whole file to the new file `target` (mode 0600) while everything goes on.
+
+        The copy opens as one that was closed cleanly. Raises `UsageError` when something is there.
+        """
+        self._store.check_process()
+        await trio.to_thread.run_sync(back_up, self._store.path, os.path.abspath(target), limiter=self._threads)
 
     async def import_session(self, source: str | os.PathLike[str] | BinaryIO) -> str:
         """Take in a session that `SessionReader.export` wrote, hash chain and all; returns its name.

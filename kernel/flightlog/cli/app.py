@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import click
 
 from flightlog import __version__
+from flightlog.cli.backup import backup
 from flightlog.cli.demo import demo
 from flightlog.cli.exchange import export_command, import_command
 from flightlog.cli.exits import FAILED, FINE, exit_code_of, leaf, sentence
@@ -30,7 +31,7 @@ def flightlog() -> None:
     """
 
 
-for command in (run_command, resume, sessions, show, verify, export_command, import_command, demo):
+for command in (run_command, resume, sessions, show, verify, export_command, import_command, backup, demo):
     flightlog.add_command(command)
 
 

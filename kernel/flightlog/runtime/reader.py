@@ -11,6 +11,7 @@ from attrs import frozen
 from flightlog.core.history import EncodedRequest
 from flightlog.runtime.journal import HeadToken
 from flightlog.runtime.plugins import Registry
+from flightlog.store.backup import back_up
 from flightlog.store.codec import Undecodable, decode_message
 from flightlog.store.exporting import exported
 from flightlog.store.jsonl import Closing, parsed
@@ -233,6 +234,14 @@ class LogReader:
     def session(self, name: str) -> SessionReader:
         """Session `name`. Raises `UsageError` when there is none."""
         return reader_of(self._store, name, self._registry)
+
+    def backup(self, target: str | os.PathLike[str]) -> None:
+        """Copy the whole file to the new file `target` (mode 0600), consistent while others write.
+
+        The copy opens as one that was closed cleanly. Raises `UsageError` when something is there.
+        """
+        self._store.check_process()
+        back_up(self._store.path, os.path.abspath(target))
 
     def check_file(self) -> None:
         """Let SQLite check its own structures. Raises `LogCorrupt`."""

@@ -27,10 +27,15 @@ PRAGMA wal_autocheckpoint = 1000;
 PRAGMA journal_size_limit = 16777216
 -- name: query_only
 PRAGMA query_only = ON
+-- name: query_more
+PRAGMA query_only = OFF
 -- name: checkpoint_passive
 PRAGMA wal_checkpoint(PASSIVE)
 -- name: checkpoint_truncate
 PRAGMA wal_checkpoint(TRUNCATE)
+-- A consistent copy, whoever writes meanwhile; it reads one snapshot.
+-- name: vacuum_into
+VACUUM INTO ?
 -- name: integrity_check
 PRAGMA integrity_check
 -- name: integrity_of_session_keys
