@@ -11,7 +11,7 @@ import trio
 
 from flightlog.core.limits import Limits
 from flightlog.runtime.approvals import Approvals
-from flightlog.runtime.arriving import import_session
+from flightlog.runtime.arriving import fork_session, import_session
 from flightlog.runtime.clock import Boundary, Clock, no_boundary
 from flightlog.runtime.driver import Driver
 from flightlog.runtime.journal import HeadToken
@@ -102,6 +102,17 @@ class Kernel:
     def read(self, name: str) -> SessionReader:
         """Read session `name` without owning or changing it. Raises `UsageError` when there is none."""
         return reader_of(self._store, name, self.registry)
+
+    async def fork(self, source: str, turn: int, name: str, *, title: str = "") -> None:
+        """Make session `name` of what the model saw in session `source` up to the end of `turn`.
+
+        It has the same turns, messages and tool results under a uid of its own, and its next request
+        begins with the same bytes; it inherits no inbox. `source` may be running, and is not changed.
+        Raises `UsageError` when `turn` is open or was never reached, or when `name` exists.
+        """
+        _check_name(name)
+        reader = self.read(source)
+        await fork_session(self._store, reader, turn, name, title, self.registry.versions, self._clock)
 
     async def backup(self, target: str | os.PathLike[str]) -> None:
         """Copy the whole file to the new file `target` (mode 0600) while everything goes on.

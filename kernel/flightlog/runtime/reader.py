@@ -64,6 +64,7 @@ class SessionReader:
         self._key = key
         self._registry = registry
         self.session = session
+        self.uid = key.uid
 
     def records(self, *, deltas: bool = False) -> Iterator[Record]:
         """All events in order, each checked before it is yielded; with `deltas`, their texts too."""

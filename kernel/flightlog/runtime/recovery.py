@@ -52,16 +52,18 @@ async def open_session(
         if expect:
             check_token(store, found, expect)
         journal = Journal(store, found.key, loaded, clock, on_boundary)
-        opened = SessionOpened(
-            pid=os.getpid(), host=socket.gethostname(), kernel_version=__version__, plugins=tuple(plugins)
-        )
-        await journal.append(opened, barrier=True)
+        await journal.append(opening(plugins), barrier=True)
         # This is on_crash="close". "continue" will leave the turn open here and let plan() go on from it.
         await close_turn(journal, TurnEnd(reason="interrupted"), unstarted="not_started")
     except BaseException:
         store.locks.release_session(found.key)
         raise
     return journal
+
+
+def opening(plugins: Sequence[PluginVersion]) -> SessionOpened:
+    """That this process takes ownership of a session."""
+    return SessionOpened(pid=os.getpid(), host=socket.gethostname(), kernel_version=__version__, plugins=tuple(plugins))
 
 
 async def close_session(journal: Journal) -> None:
