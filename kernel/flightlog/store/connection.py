@@ -118,7 +118,7 @@ class ApswDatabase(Database):
         try:
             # The file itself is open read only; the setting would forbid to write the copy too.
             self._connection.execute(self._sql["query_more"])
-            self._connection.execute(self._sql["vacuum_into"], (path,))
+            self._connection.execute(self._sql["copy_into"], (path,))
         except apsw.Error as error:
             if not self._was_overtaken():
                 raise self._translated(error) from error

@@ -34,7 +34,7 @@ PRAGMA wal_checkpoint(PASSIVE)
 -- name: checkpoint_truncate
 PRAGMA wal_checkpoint(TRUNCATE)
 -- A consistent copy, whoever writes meanwhile; it reads one snapshot.
--- name: vacuum_into
+-- name: copy_into
 VACUUM INTO ?
 -- name: integrity_check
 PRAGMA integrity_check
