@@ -81,6 +81,16 @@ class LogCorrupt(StoreError):
         self.session = session
         self.seq = seq
         self.rule = rule
+        self.detail = detail
+
+
+class ImportRefused(StoreError):
+    """An export that cannot be taken in as it is. Names its line and the rule; nothing was changed."""
+
+    def __init__(self, line: int, rule: str, detail: str) -> None:
+        super().__init__(f"line {line}: {detail} (rule {rule}). Nothing was imported.")
+        self.line = line
+        self.rule = rule
 
 
 class HeadMismatch(StoreError):

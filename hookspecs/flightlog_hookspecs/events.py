@@ -47,11 +47,17 @@ class PluginVersion:
 
 @frozen(kw_only=True)
 class SessionCreated:
-    """Identity of a session; always seq 1. `uid` is random and never reused."""
+    """Identity of a session; always seq 1. `uid` is random and never reused.
+
+    A fork names its origin: the session, its uid, and the turn at whose end it was forked.
+    """
 
     kind: ClassVar[Literal["session/created"]] = "session/created"
     uid: str
     title: str = ""
+    origin_session: str = ""
+    origin_uid: str = ""
+    origin_turn: int = 0
 
 
 @frozen(kw_only=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import BinaryIO, Final
 
 import trio
 
 from flightlog.core.limits import QUERY_MAX_ROWS, QUERY_MAX_S, Limits
 from flightlog.runtime.approvals import Approvals
+from flightlog.runtime.arriving import fork_session, import_session
 from flightlog.runtime.clock import Boundary, Clock, no_boundary
 from flightlog.runtime.driver import Driver
 from flightlog.runtime.feed import Feeds
@@ -20,6 +21,7 @@ from flightlog.runtime.querying import Queries
 from flightlog.runtime.reader import LogReader, SessionReader, reader_of
 from flightlog.runtime.recovery import close_session, open_session
 from flightlog.runtime.session import Session
+from flightlog.store.backup import back_up
 from flightlog.store.log_file import protected_paths
 from flightlog.store.query import Parameter, QueryResult
 from flightlog.store.store import Store
@@ -122,6 +124,33 @@ class Kernel:
         """End what reads here. Called by the context manager, once the sessions are closed."""
         self._feeds.close()
         await self._queries.close()
+
+    async def fork(self, source: str, turn: int, name: str, *, title: str = "") -> None:
+        """Make session `name` of what the model saw in session `source` up to the end of `turn`.
+
+        It has the same turns, messages and tool results under a uid of its own, and its next request
+        begins with the same bytes; it inherits no inbox. `source` may be running, and is not changed.
+        Raises `UsageError` when `turn` is open or was never reached, or when `name` exists.
+        """
+        _check_name(name)
+        reader = self.read(source)
+        await fork_session(self._store, reader, turn, name, title, self.registry.versions, self._clock)
+
+    async def backup(self, target: str | os.PathLike[str]) -> None:
+        """Copy the whole file to the new file `target` (mode 0600) while everything goes on.
+
+        The copy opens as one that was closed cleanly. Raises `UsageError` when something is there.
+        """
+        self._store.check_process()
+        await trio.to_thread.run_sync(back_up, self._store.path, os.path.abspath(target), limiter=self._threads)
+
+    async def import_session(self, source: str | os.PathLike[str] | BinaryIO) -> str:
+        """Take in a session that `SessionReader.export` wrote, hash chain and all; returns its name.
+
+        All of it is read and checked first, then committed as one. Raises `ImportRefused` naming the
+        line, `UsageError` when its name or its uid is here already.
+        """
+        return await import_session(self._store, source, _check_name)
 
 
 @asynccontextmanager

@@ -55,7 +55,18 @@ def test_nothing_but_the_command_line_needs_the_extra(shell: Shell) -> None:
 
 
 def test_every_command_says_what_it_does_and_every_option_what_it_is_for(shell: Shell) -> None:
-    assert set(group.commands) == {"run", "resume", "sessions", "show", "verify", "demo"}
+    assert set(group.commands) == {
+        "run",
+        "resume",
+        "sessions",
+        "show",
+        "verify",
+        "fork",
+        "export",
+        "import",
+        "backup",
+        "demo",
+    }
     overview = shell.call("--help").out
     for name, command in group.commands.items():
         assert re.search(rf"^  {name} +\w", overview, re.MULTILINE)

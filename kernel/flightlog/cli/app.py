@@ -9,8 +9,11 @@ from collections.abc import Sequence
 import click
 
 from flightlog import __version__
+from flightlog.cli.backup import backup
 from flightlog.cli.demo import demo
+from flightlog.cli.exchange import export_command, import_command
 from flightlog.cli.exits import FAILED, FINE, exit_code_of, leaf, sentence
+from flightlog.cli.fork import fork
 from flightlog.cli.output import PipeClosed, complain, silence_stdout
 from flightlog.cli.run import resume
 from flightlog.cli.run import run as run_command
@@ -29,7 +32,7 @@ def flightlog() -> None:
     """
 
 
-for command in (run_command, resume, sessions, show, verify, demo):
+for command in (run_command, resume, sessions, show, verify, fork, export_command, import_command, backup, demo):
     flightlog.add_command(command)
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
-from typing import Self
+from typing import BinaryIO, Self
 
 from attrs import frozen
 
 from flightlog.core.history import EncodedRequest
 from flightlog.core.limits import QUERY_MAX_ROWS, QUERY_MAX_S
 from flightlog.runtime.feed import Feed, Feeds
+from flightlog.runtime.journal import HeadToken
 from flightlog.runtime.plugins import Registry
 from flightlog.runtime.subscription import Subscription
+from flightlog.store.backup import back_up
 from flightlog.store.codec import Undecodable, decode_message
+from flightlog.store.exporting import exported
+from flightlog.store.jsonl import Closing, parsed
+from flightlog.store.new_file import new_file
 from flightlog.store.query import Parameter, QueryResult, run_query
 from flightlog.store.replay import Replay, replaying
 from flightlog.store.store import SessionKey, Store
@@ -65,6 +71,7 @@ class SessionReader:
         self._feed = feed or Feed()
         self._registry = registry
         self.session = session
+        self.uid = key.uid
 
     def records(self, *, deltas: bool = False) -> Iterator[Record]:
         """All events in order, each checked before it is yielded; with `deltas`, their texts too."""
@@ -105,6 +112,26 @@ class SessionReader:
                 assert isinstance(record.event, RequestSent), "the view lists only request/sent"
                 return self._rebuilt(replay, record, record.event)
         raise LogCorrupt(self.session, found[0][0], "seq-dense", "the requests view lists a row that is not there")
+
+    def export(self, target: str | os.PathLike[str] | BinaryIO) -> HeadToken:
+        """Write the session as JSONL, hash chain and all, to a new file (mode 0600) or an open binary one.
+
+        Returns the row it ends with. Every row is checked first; at a fault there is no file, and an
+        open one lacks the closing line, so that nobody can import it. Raises `UsageError` when the
+        file exists, `LogCorrupt`, `SchemaTooNew`.
+        """
+        lines = exported(self._store, self.session, self._key)
+        if isinstance(target, (str, os.PathLike)):
+            with new_file(os.path.abspath(target)) as part, open(part, "wb") as file:
+                return self._written(lines, file)
+        return self._written(lines, target)
+
+    def _written(self, lines: Iterator[bytes], file: BinaryIO) -> HeadToken:
+        for line in lines:
+            file.write(line)
+        closing = parsed(line)
+        assert isinstance(closing, Closing), "an export ends with its closing line"
+        return HeadToken(session=self.session, seq=closing.rows, digest=closing.head.hex())
 
     def timeline(self) -> list[tuple[int, str, int | None, int | None, str, str | None, str | None]]:
         """The flight log for people: (seq, time, turn, step, kind, what, text) per event."""
@@ -234,6 +261,14 @@ class LogReader:
         """Run one SELECT over the views and tables; waits for the result. See `Kernel.query`."""
         self._store.check_process()
         return run_query(self._store.path, sql, parameters, limit_rows=limit_rows, limit_s=limit_s)
+
+    def backup(self, target: str | os.PathLike[str]) -> None:
+        """Copy the whole file to the new file `target` (mode 0600), consistent while others write.
+
+        The copy opens as one that was closed cleanly. Raises `UsageError` when something is there.
+        """
+        self._store.check_process()
+        back_up(self._store.path, os.path.abspath(target))
 
     def check_file(self) -> None:
         """Let SQLite check its own structures. Raises `LogCorrupt`."""

@@ -20,12 +20,12 @@ from flightlog.runtime.clock import Boundary, Clock
 from flightlog.runtime.closing import close_turn
 from flightlog.runtime.feed import Feed
 from flightlog.runtime.journal import HeadToken, Journal
-from flightlog.store.codec import encode
+from flightlog.store.codec import Encoded, encode
 from flightlog.store.connection import Busy
-from flightlog.store.replay import Replay, replay
-from flightlog.store.store import NewSession, SessionKey, Store
+from flightlog.store.replay import check_ending, replay
+from flightlog.store.store import Blob, NewSession, SessionKey, Store
 from flightlog.version import __version__
-from flightlog_hookspecs.errors import HeadMismatch, LogCorrupt, SessionBusy, StoreStopped
+from flightlog_hookspecs.errors import HeadMismatch, SessionBusy, StoreStopped
 from flightlog_hookspecs.events import PluginVersion, Record, SessionClosed, SessionCreated, SessionOpened, TurnEnd
 
 
@@ -55,10 +55,7 @@ async def open_session(
         if expect:
             check_token(store, found, expect)
         journal = Journal(store, found.key, loaded, clock, on_boundary, feed)
-        opened = SessionOpened(
-            pid=os.getpid(), host=socket.gethostname(), kernel_version=__version__, plugins=tuple(plugins)
-        )
-        await journal.append(opened, barrier=True)
+        await journal.append(opening(plugins), barrier=True)
         # This is on_crash="close". "continue" will leave the turn open here and let plan() go on from it.
         await close_turn(journal, TurnEnd(reason="interrupted"), unstarted="not_started")
     except BaseException:
@@ -66,6 +63,11 @@ async def open_session(
         feed.disown()
         raise
     return journal
+
+
+def opening(plugins: Sequence[PluginVersion]) -> SessionOpened:
+    """That this process takes ownership of a session."""
+    return SessionOpened(pid=os.getpid(), host=socket.gethostname(), kernel_version=__version__, plugins=tuple(plugins))
 
 
 async def close_session(journal: Journal) -> None:
@@ -80,13 +82,6 @@ async def close_session(journal: Journal) -> None:
     finally:
         journal.store.locks.release_session(journal.key)
         journal.feed.disown()
-
-
-def check_ending(loaded: Replay) -> None:
-    """Raise `LogCorrupt` when the log ends inside an append: no death leaves it so, it was shortened."""
-    if loaded.state.claimed:
-        lost = loaded.state.claimed[0].message_id
-        raise LogCorrupt(loaded.session, loaded.seq, "claim-lost", f"message {lost!r} was claimed and never entered")
 
 
 def check_token(store: Store, found: SessionKey, expect: HeadToken) -> None:
@@ -111,15 +106,21 @@ async def _create(store: Store, name: str, title: str, clock: Clock) -> SessionK
         event=SessionCreated(uid=uid, title=title),
     )
     encoded = encode(first, 0, uid, b"")
-    give_up = trio.current_time() + BUSY_WAIT_MAX_S
-    while (found := store.key_of(name)) is None:
-        try:
-            store.create_session(NewSession(name, uid), encoded)
-        except Busy:
-            if trio.current_time() > give_up:
-                raise store.stop(f"another process has held the write lock for {BUSY_WAIT_MAX_S:.0f} s") from None
-            await trio.sleep(BUSY_POLL_S)
+    await entered(store, NewSession(name, uid), [encoded])
+    found = store.key_of(name)
+    assert found is not None, "it was entered, by us or by another process"
     return found
+
+
+async def entered(store: Store, session: NewSession, rows: Sequence[Encoded], blobs: Sequence[Blob] = ()) -> bool:
+    """Enter `session` with its first `rows` as one; False when its name or its uid is there already."""
+    give_up = trio.current_time() + BUSY_WAIT_MAX_S
+    while trio.current_time() <= give_up:
+        try:
+            return store.create_session(session, *rows, blobs=blobs)
+        except Busy:
+            await trio.sleep(BUSY_POLL_S)
+    raise store.stop(f"another process has held the write lock for {BUSY_WAIT_MAX_S:.0f} s")
 
 
 def _busy(store: Store, name: str, found: SessionKey) -> SessionBusy:

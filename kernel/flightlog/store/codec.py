@@ -209,6 +209,23 @@ def decode(
     )
 
 
+def completed(row: EventRow, blob: Callable[[bytes], bytes]) -> EventRow:
+    """`row` with the columns that its event gives it, whatever they were. For kinds we know."""
+    event = _structured(CLASS_OF_KIND[row.kind], row, blob, None)
+    place, derived = place_of(event, row.seq), _derived(event)
+    return EventRow._make((*row[:8], *derived[:2], place[0] if place else None, *derived[2:], *row[22:]))
+
+
+def payloads_of(row: EventRow, event: Event) -> tuple[bytes, ...]:
+    """The digests of the payloads that a row refers to, each once: words, data, the whole of a spilled result."""
+    digests = [row.text_blob] if row.text_blob else []
+    if row.data.startswith('{"$blob":'):
+        digests.append(bytes.fromhex(json.loads(row.data)["$blob"]))
+    if isinstance(event, ToolResult) and event.spill:
+        digests.append(bytes.fromhex(event.spill.sha256))
+    return tuple(dict.fromkeys(digests))
+
+
 def _compare(event: Event, row: EventRow) -> None:
     """Raise `Undecodable` unless the columns of `row` are those that `event` is written with."""
     place = place_of(event, row.seq)

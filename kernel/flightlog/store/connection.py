@@ -112,6 +112,21 @@ class ApswDatabase(Database):
             raise self._translated(error) from error
         return self.read(name, *arguments) if self._was_overtaken() else rows
 
+    def copy_into(self, path: str) -> None:
+        """Copy all of the database, as it is at one moment, into the empty file `path`."""
+        try:
+            # The file itself is open read only; the setting would forbid to write the copy too.
+            self._connection.execute(self._sql["query_more"])
+            self._connection.execute(self._sql["copy_into"], (path,))
+        except apsw.Error as error:
+            if not self._was_overtaken():
+                raise self._translated(error) from error
+        else:
+            if not self._was_overtaken():
+                return
+        os.truncate(path, 0)
+        self.copy_into(path)
+
     def _was_overtaken(self) -> bool:
         """Whether an immutable file has got a writer after all. Then it is read as a live one from now on."""
         if not self._immutable or not os.path.exists(f"{self._path}-wal"):

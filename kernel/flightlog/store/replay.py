@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from typing import Protocol
 
 from attrs import define, field
 
@@ -11,9 +13,21 @@ from flightlog.core.history import History
 from flightlog.core.invariants import Illegal, check
 from flightlog.core.state import EMPTY, State
 from flightlog.store.codec import EventRow, Undecodable, chained, decode
-from flightlog.store.store import Store
 from flightlog_hookspecs.errors import LogCorrupt, SchemaTooNew
-from flightlog_hookspecs.events import Record
+from flightlog_hookspecs.events import Record, ToolResult
+
+
+class Source(Protocol):
+    """Where a session's rows come from: an open store, or an export."""
+
+    def rows(self, key: int, after: int = 0) -> Iterable[EventRow]:
+        """The rows of session `key` behind seq `after`, in order."""
+
+    def blob(self, digest: bytes) -> bytes:
+        """The payload with sha256 `digest`, b"" when it is missing."""
+
+    def pieces(self, key: int, seq: int) -> list[tuple[int, str]]:
+        """The delta texts of the row at `seq`: (at_ms, text)."""
 
 
 @define
@@ -34,30 +48,43 @@ class Replay(Position):
     history: History = field(factory=History)
 
 
-def replay(store: Store, session: str, key: int, uid: str, *, deltas: bool = False) -> Replay:
+def replay(source: Source, session: str, key: int, uid: str, *, deltas: bool = False) -> Replay:
     """Read and check all of a session. Raises `LogCorrupt` or `SchemaTooNew` naming seq and rule."""
     result = Replay(session=session, uid=uid)
-    for _ in replaying(store, result, key, deltas=deltas):
+    for _ in replaying(source, result, key, deltas=deltas):
         pass
     return result
 
 
-def replaying(store: Store, result: Replay, key: int, *, deltas: bool = False) -> Iterator[Record]:
+def replaying(source: Source, result: Replay, key: int, *, deltas: bool = False) -> Iterator[Record]:
     """Advance `result` row by row, yielding each record once it is checked and folded in.
 
-    With `deltas`, the texts of streamed deltas are read and checked against their hashes too.
+    With `deltas`, the side tables are checked against their hashes too: texts of deltas, spilled results.
     """
-    for row in store.rows(key, result.seq):
-        record = _checked(store, result, row, deltas=deltas)
+    for _, record in checking(source, result, key, deltas=deltas):
+        yield record
+
+
+def checking(source: Source, result: Replay, key: int, *, deltas: bool = False) -> Iterator[tuple[EventRow, Record]]:
+    """What `replaying` yields, each with the row it stands in."""
+    for row in source.rows(key, result.seq):
+        record = _checked(source, result, row, deltas=deltas)
         result.state = fold(result.state, record.event, record.seq, record.epoch)
         result.history.add(record.event, record.seq)
         result.seq, result.digest = row.seq, row.digest
-        yield record
+        yield row, record
     if result.seq == 0:
         raise LogCorrupt(result.session, 1, "created-first", "the session has a key but no events")
 
 
-def intact_record(store: Store, position: Position, row: EventRow, *, deltas: bool) -> Record:
+def check_ending(loaded: Replay) -> None:
+    """Raise `LogCorrupt` when the log ends inside an append: no death leaves it so, it was shortened."""
+    if loaded.state.claimed:
+        lost = loaded.state.claimed[0].message_id
+        raise LogCorrupt(loaded.session, loaded.seq, "claim-lost", f"message {lost!r} was claimed and never entered")
+
+
+def intact_record(source: Source, position: Position, row: EventRow, *, deltas: bool) -> Record:
     """The record in `row`, which must be the one that follows `position`: dense, chained and readable.
 
     Whether it may follow what came before is not asked: that takes the whole session. Raises
@@ -76,18 +103,21 @@ def intact_record(store: Store, position: Position, row: EventRow, *, deltas: bo
     if not intact:
         raise corrupt("hash-chain", f"the {row.kind} row, or the one before it, was changed after it was written")
     try:
-        pieces = store.pieces(row.session, row.seq) if deltas and row.kind == "assistant/delta" else None
-        return decode(row, position.session, store.blob, pieces)
+        pieces = source.pieces(row.session, row.seq) if deltas and row.kind == "assistant/delta" else None
+        record = decode(row, position.session, source.blob, pieces)
+        if deltas:
+            _check_spill(source, record)
     except Undecodable as error:
         if error.rule == "kind-known":
             raise SchemaTooNew(
                 f"session {position.session!r}, seq {row.seq}: {error.detail}. Upgrade flightlog to open it."
             ) from None
         raise corrupt(error.rule, error.detail) from error
+    return record
 
 
-def _checked(store: Store, so_far: Replay, row: EventRow, *, deltas: bool) -> Record:
-    record = intact_record(store, so_far, row, deltas=deltas)
+def _checked(source: Source, so_far: Replay, row: EventRow, *, deltas: bool) -> Record:
+    record = intact_record(source, so_far, row, deltas=deltas)
     try:
         check(so_far.state, record.event, record.epoch, (record.turn, record.step))
     except Illegal as error:
@@ -95,3 +125,15 @@ def _checked(store: Store, so_far: Replay, row: EventRow, *, deltas: bool) -> Re
     if row.kind == "session/created" and so_far.uid != getattr(record.event, "uid", None):
         raise LogCorrupt(so_far.session, row.seq, "uid", "session/created and session_keys disagree about the uid")
     return record
+
+
+def _check_spill(source: Source, record: Record) -> None:
+    spill = record.event.spill if isinstance(record.event, ToolResult) else None
+    if spill is None:
+        return
+    try:
+        intact = sha256(source.blob(bytes.fromhex(spill.sha256))).hexdigest() == spill.sha256
+    except ValueError:
+        intact = False
+    if not intact:
+        raise Undecodable("blob-hash", f"the whole of the result, {spill.sha256}, is missing or differs from its hash")

@@ -103,15 +103,19 @@ class Store:
         """
         self._transact(lambda: self._insert(append, blobs), barrier=barrier)
 
-    def create_session(self, session: NewSession, first: Encoded) -> None:
-        """Enter `session` with its first event, unless another process has just done so."""
+    def create_session(self, session: NewSession, *rows: Encoded, blobs: Sequence[Blob] = ()) -> bool:
+        """Enter `session` with its first rows; False, and nothing done, when its name or uid is there already."""
+        is_new = False
 
         def enter() -> None:
-            if self.key_of(session.name) is None:
+            nonlocal is_new
+            is_new = self.key_of(session.name) is None and self.name_of(session.uid) is None
+            if is_new:
                 key = self.database.write("insert_session", [session])
-                self._insert([first._replace(row=first.row._replace(session=key))], ())
+                self._insert([encoded._replace(row=encoded.row._replace(session=key)) for encoded in rows], blobs)
 
         self._transact(enter, barrier=True)
+        return is_new
 
     def _transact(self, work: Callable[[], None], *, barrier: bool) -> None:
         self.check_alive(in_place=barrier)
@@ -143,6 +147,11 @@ class Store:
         """The key of session `session`, or None when there is no such session."""
         rows = self.read("session_key", session)
         return SessionKey(*rows[0]) if rows else None
+
+    def name_of(self, uid: str) -> str | None:
+        """The name of the session with that uid, or None when there is none."""
+        rows = self.read("session_of_uid", uid)
+        return str(rows[0][0]) if rows else None
 
     def rows(self, key: int, after: int = 0) -> Iterator[EventRow]:
         """The rows of a session behind `after`, in order, read page by page."""

@@ -27,10 +27,15 @@ PRAGMA wal_autocheckpoint = 1000;
 PRAGMA journal_size_limit = 16777216
 -- name: query_only
 PRAGMA query_only = ON
+-- name: query_more
+PRAGMA query_only = OFF
 -- name: checkpoint_passive
 PRAGMA wal_checkpoint(PASSIVE)
 -- name: checkpoint_truncate
 PRAGMA wal_checkpoint(TRUNCATE)
+-- A consistent copy, whoever writes meanwhile; it reads one snapshot.
+-- name: copy_into
+VACUUM INTO ?
 -- name: integrity_check
 PRAGMA integrity_check
 -- name: integrity_of_session_keys
@@ -49,6 +54,8 @@ UPDATE open_mark SET is_open = ? WHERE is_open <> ?1
 SELECT coalesce(max(id), 0) FROM events
 -- name: session_key
 SELECT session, uid FROM session_keys WHERE name = ?
+-- name: session_of_uid
+SELECT name FROM session_keys WHERE uid = ?
 -- name: session_names
 SELECT name FROM session_keys ORDER BY session
 -- name: insert_session

@@ -1,0 +1,107 @@
+"""A fork: what the model saw in the completed turns of a session, as the log of a session of its own.
+
+Kept are the messages with their brackets and numbers, the heads, the tool calls and, of each step's
+requests, the answered one as attempt 1. The inbox, deltas, failed attempts, questions to people and
+owners stay behind. So a fork's next request begins with the same bytes as the next one of its origin would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from attrs import evolve
+
+from flightlog.core.fold import fold, placed
+from flightlog.core.invariants import check
+from flightlog.core.state import EMPTY, State
+from flightlog_hookspecs.errors import UsageError
+from flightlog_hookspecs.events import (
+    AssistantMessage,
+    Event,
+    Record,
+    RequestHeader,
+    RequestSent,
+    SessionClosed,
+    SessionCreated,
+    SessionOpened,
+    StepEnd,
+    StepStart,
+    ToolCall,
+    ToolResult,
+    TurnEnd,
+    TurnStart,
+    UserMessage,
+)
+
+_AS_THEY_ARE = (TurnStart, TurnEnd, StepStart, StepEnd, UserMessage, RequestHeader)
+
+
+def forked(
+    source: Iterable[Record], turn: int, session: str, created: SessionCreated, opened: SessionOpened, at_us: int
+) -> tuple[Record, ...]:
+    """The whole log of `session`, a fork of the session with the records `source` at the end of `turn`.
+
+    `source` is legal and is read as far as that end. Raises `UsageError` when it is not reached.
+    """
+    fork = _Fork(session)
+    fork.add(created, at_us)
+    fork.add(opened, at_us)
+    completed = 0
+    for record in source:
+        fork.take(record)
+        if isinstance(record.event, TurnEnd):
+            completed = record.turn or 0
+            if completed == turn:
+                fork.add(SessionClosed(), at_us)
+                return tuple(fork.records)
+    raise UsageError(
+        f"session {created.origin_session!r} has {completed} completed turns, so it cannot be forked "
+        f"at the end of turn {turn}"
+    )
+
+
+class _Fork:
+    def __init__(self, session: str) -> None:
+        self.records: list[Record] = []
+        self._session = session
+        self._state: State = EMPTY
+        self._moved: dict[int, int] = {}  # rows of the source -> rows of the fork
+        self._sent: Record | None = None  # the open attempt, kept once it is answered
+
+    def take(self, record: Record) -> None:
+        """Take over a row of the source, if the model sees it or it brackets what the model sees."""
+        match record.event:
+            case RequestSent():
+                self._sent = record
+                return
+            case AssistantMessage() as message:
+                self._take_sent()
+                event: Event = evolve(message, attempt=1)
+            case ToolCall() as call:
+                event = evolve(call, message_seq=self._moved[call.message_seq])
+            case ToolResult() as result:
+                call_seq = None if result.call_seq is None else self._moved[result.call_seq]
+                event = evolve(result, message_seq=self._moved[result.message_seq], call_seq=call_seq)
+            case kept if isinstance(kept, _AS_THEY_ARE):
+                event = kept
+            case _:
+                return
+        self.add(event, record.at_us)
+        self._moved[record.seq] = len(self.records)
+
+    def add(self, event: Event, at_us: int) -> None:
+        """Let `event` follow."""
+        place, seq = placed(self._state, event), len(self.records) + 1
+        epoch = self._state.epoch + isinstance(event, (SessionCreated, SessionOpened))
+        check(self._state, event, epoch, place)
+        self._state = fold(self._state, event, seq, epoch)
+        turn, step = place
+        self.records.append(
+            Record(session=self._session, seq=seq, at_us=at_us, turn=turn, step=step, epoch=epoch, event=event)
+        )
+
+    def _take_sent(self) -> None:
+        assert self._sent is not None, "legality: an answer names the open attempt"
+        sent = self._sent.event
+        assert isinstance(sent, RequestSent), "nothing else is kept there"
+        self.add(evolve(sent, attempt=1, header_seq=self._moved[sent.header_seq]), self._sent.at_us)

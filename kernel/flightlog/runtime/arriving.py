@@ -1,0 +1,73 @@
+"""Sessions that enter the file whole: imported from elsewhere, or forked from another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import BinaryIO
+
+import trio
+
+from flightlog.core.forking import forked
+from flightlog.runtime.clock import Clock
+from flightlog.runtime.reader import SessionReader
+from flightlog.runtime.recovery import entered, opening
+from flightlog.store.codec import Encoded, encode
+from flightlog.store.connection import translated
+from flightlog.store.importing import Imported, imported
+from flightlog.store.store import NewSession, Store
+from flightlog_hookspecs.errors import UsageError
+from flightlog_hookspecs.events import PluginVersion, SessionCreated
+
+
+async def import_session(
+    store: Store, source: str | os.PathLike[str] | BinaryIO, check_name: Callable[[str], None]
+) -> str:
+    """Enter the session in the export `source`; returns its name. See `Kernel.import_session`."""
+    found = await trio.to_thread.run_sync(_read, source)
+    check_name(found.session.name)
+    if not await entered(store, found.session, found.rows, found.blobs):
+        raise exists_already(store, found.session)
+    return found.session.name
+
+
+async def fork_session(
+    store: Store,
+    source: SessionReader,
+    turn: int,
+    name: str,
+    title: str,
+    plugins: Sequence[PluginVersion],
+    clock: Clock,
+) -> None:
+    """Enter a fork of `source` as session `name`. See `Kernel.fork`."""
+    uid = clock.new_id()
+    created = SessionCreated(
+        uid=uid, title=title, origin_session=source.session, origin_uid=source.uid, origin_turn=turn
+    )
+    rows: list[Encoded] = []
+    for record in forked(source.records(), turn, name, created, opening(plugins), clock.now_us()):
+        rows.append(encode(record, 0, uid, rows[-1].row.digest if rows else b""))
+    session = NewSession(name, uid)
+    if not await entered(store, session, rows):
+        raise exists_already(store, session)
+
+
+def exists_already(store: Store, session: NewSession) -> UsageError:
+    """Why `session` could not be entered."""
+    if store.key_of(session.name):
+        return UsageError(f"there is a session {session.name!r} in {store.path} already")
+    there = store.name_of(session.uid)
+    return UsageError(f"{session.name!r} is in {store.path} already, as {there!r}: they have the same uid")
+
+
+def _read(source: str | os.PathLike[str] | BinaryIO) -> Imported:
+    if not isinstance(source, (str, os.PathLike)):
+        return imported(source)
+    try:
+        with open(source, "rb") as file:
+            return imported(file)
+    except OSError as error:
+        if isinstance(error, (FileNotFoundError, IsADirectoryError)):
+            raise UsageError(f"{os.fspath(source)}: {error.strerror}") from error
+        raise translated(error, os.fspath(source)) from error
