@@ -13,7 +13,10 @@ from flightlog.core.limits import Limits
 from flightlog.runtime.approvals import Approvals
 from flightlog.runtime.clock import Boundary, Clock, no_boundary
 from flightlog.runtime.driver import Driver
+from flightlog.runtime.error_groups import beside
 from flightlog.runtime.journal import HeadToken
+from flightlog.runtime.letters import Postman
+from flightlog.runtime.mailbox import Mailbox
 from flightlog.runtime.plugins import Registry, load_plugins
 from flightlog.runtime.reader import LogReader, SessionReader, reader_of
 from flightlog.runtime.recovery import close_session, open_session
@@ -36,6 +39,7 @@ class Kernel:
         self._on_boundary = on_boundary
         self._threads = trio.CapacityLimiter(_THREADS_MAX)
         self._open: set[str] = set()
+        self._postman = Postman(store)
         self.registry = registry
 
     @asynccontextmanager
@@ -89,13 +93,25 @@ class Kernel:
             )
             session = Session(journal, driver, approvals)
             try:
+                self._postman.add(session)
+                await session.take_letters()
                 yield session
             finally:
                 with trio.CancelScope(shield=True):
+                    self._postman.remove(session)
                     await session.close()
                     await close_session(journal)
         finally:
             self._open.discard(name)
+
+    def mailbox(self, name: str) -> Mailbox:
+        """Write to session `name`, whoever owns it, and also when nobody does or it does not exist yet."""
+        _check_name(name)
+        return Mailbox(self._store, name, self._clock)
+
+    async def deliver(self) -> None:
+        """Hand letters to the sessions that this kernel owns, until cancelled. `open_kernel` runs it."""
+        await self._postman.run()
 
     def read(self, name: str) -> SessionReader:
         """Read session `name` without owning or changing it. Raises `UsageError` when there is none."""
@@ -126,7 +142,9 @@ async def open_kernel(
     registry = load_plugins(discover=discover, plugins=plugins)
     store = Store.open(os.path.abspath(path))
     try:
-        yield Kernel(store, registry, folder, clock or Clock(), on_boundary)
+        kernel = Kernel(store, registry, folder, clock or Clock(), on_boundary)
+        async with beside(kernel.deliver):
+            yield kernel
     finally:
         store.close()
 

@@ -181,6 +181,7 @@ TWICE: dict[str, str | None] = {
     "request/retry": "retry-place",
     "tool/call": "call-twice",
     "tool/result": "result-twice",
+    "letter/taken": "letter-once",
 }
 """The rule that refuses an event behind itself; None where it may be repeated."""
 

@@ -9,12 +9,16 @@ from itertools import pairwise
 from flightlog.store.codec import FORMAT, Encoded, decode, encode
 from flightlog_hookspecs.content import TextBlock, ThinkingBlock, ToolCallBlock
 from flightlog_hookspecs.events import (
+    ApprovalAsked,
+    ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
     DeltaPiece,
     Event,
     Head,
     InboxSplice,
+    LetterTaken,
+    PluginFault,
     PluginVersion,
     Record,
     RequestFailed,
@@ -101,6 +105,14 @@ EVENTS: tuple[Event, ...] = (
     UnknownEvent(kind="newer/thing", data='{"a":[1,2.5,null]}'),
     TurnEnd(reason="error", code="auth", message="x" * 70_000),
     SessionClosed(),
+    ApprovalAsked(position=0, call_id="c1", name="look", message_seq=14, question="may it?", guard="g"),
+    ApprovalDecided(asked_seq=21, decision="denied", by="ada", reason="no"),
+    PluginFault(plugin="p", hook="before_tool", error="ValueError: broken"),
+    InboxSplice(
+        slot="next_step", start=0, message_id="m2", cause="accepted", content=(TextBlock(text="psst"),), wakes=False
+    ),
+    LetterTaken(letter_id="l1", verb="approve", outcome="refused", reason="no question was asked at seq 7"),
+    LetterTaken(letter_id="l2", verb="steer", outcome="obeyed"),
 )
 GOLDEN = (
     ('{"uid":"0123456789abcdef0123456789abcdef","title":"Ünïcode"}', "c6532fcb80064de3"),
@@ -141,6 +153,15 @@ GOLDEN = (
     ('{"a":[1,2.5,null]}', "3621a779b1a55bb3"),
     ('{"reason":"error","code":"auth"}', "b506026ee5847c1c"),
     ("{}", "9961640caae646a2"),
+    ('{"position":0,"call_id":"c1","name":"look","message_seq":14,"guard":"g"}', "a732bd666848202c"),
+    ('{"asked_seq":21,"decision":"denied","by":"ada","reason":"no"}', "a89f2dc0ca749761"),
+    ('{"plugin":"p","hook":"before_tool"}', "c7c18482a441a5a4"),
+    (
+        '{"slot":"next_step","start":0,"message_id":"m2","cause":"accepted","content":[{"type":"text","chars":4}],"wakes":false}',
+        "430665344883bfd5",
+    ),
+    ('{"letter_id":"l1","verb":"approve","outcome":"refused"}', "89d7c8cb0fa12caa"),
+    ('{"letter_id":"l2","verb":"steer","outcome":"obeyed"}', "043c8598be14c8a0"),
 )
 """Of each row its data and the beginning of its digest."""
 

@@ -17,11 +17,14 @@ from flightlog.store.codec import CLASS_OF_KIND, Encoded, EventRow, Undecodable,
 from flightlog_hookspecs.content import TextBlock, text_of
 from flightlog_hookspecs.errors import BadPayload
 from flightlog_hookspecs.events import (
+    ApprovalAsked,
     AssistantDelta,
     AssistantMessage,
     DeltaPiece,
     Event,
+    LetterTaken,
     Message,
+    PluginFault,
     Record,
     RequestFailed,
     ToolCall,
@@ -57,6 +60,12 @@ def words_of(event: Any) -> str | None:
             return event.arguments or None
         case RequestFailed() | TurnEnd():
             return event.message or None
+        case ApprovalAsked():
+            return event.question or None
+        case LetterTaken():
+            return event.reason or None
+        case PluginFault():
+            return event.error or None
         case _:
             content = getattr(event, "content", None)
             return None if content is None else text_of(content)

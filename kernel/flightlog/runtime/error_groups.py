@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import trio
 
 from flightlog_hookspecs.errors import StoreStopped
 
@@ -45,3 +47,27 @@ def single_error() -> Iterator[None]:
         if len(causes) > 1:
             raise
         raise causes[0] from causes[0].__cause__
+
+
+@asynccontextmanager
+async def beside(work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Run `work` until the body ends. The body's error leaves as it was raised, and one of `work` as itself."""
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(work)
+            try:
+                yield
+            finally:
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        # Of this nursery only: groups that the body raised stay what they are.
+        causes = [error for error in group.exceptions if not isinstance(error, trio.Cancelled)]
+        if len(causes) > 1:
+            raise
+        error = causes[0] if causes else group.exceptions[0]
+        context = error.__context__
+        try:
+            raise error
+        finally:
+            error.__context__ = context
+            del error, causes
