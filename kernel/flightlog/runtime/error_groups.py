@@ -51,23 +51,25 @@ def single_error() -> Iterator[None]:
 
 @asynccontextmanager
 async def beside(work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Run `work` until the body ends. The body's error leaves as it was raised, and one of `work` as itself."""
+    """Run `work` until the body ends. The body's error leaves as it was raised, else one of `work` as itself."""
+    failure: BaseException | None = None
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(work)
             try:
                 yield
+            except BaseException as error:
+                if any(isinstance(leaf, trio.Cancelled) for leaf in leaves(error)):
+                    raise
+                failure = error  # kept from the nursery, which would wrap it and take a group apart
             finally:
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        # Of this nursery only: groups that the body raised stay what they are.
-        causes = [error for error in group.exceptions if not isinstance(error, trio.Cancelled)]
-        if len(causes) > 1:
-            raise
-        error = causes[0] if causes else group.exceptions[0]
-        context = error.__context__
-        try:
-            raise error
-        finally:
-            error.__context__ = context
-            del error, causes
+        if failure is None:
+            causes = [cause for cause in group.exceptions if not isinstance(cause, trio.Cancelled)]
+            if len(causes) > 1:
+                raise
+            only = causes[0] if causes else group.exceptions[0]
+            raise only from only.__cause__
+    if failure is not None:
+        raise failure

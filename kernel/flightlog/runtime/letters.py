@@ -18,6 +18,7 @@ from flightlog.core.inbox import wakes
 from flightlog.core.letters import Answer, Letter, Stop, Words, taking
 from flightlog.core.state import State
 from flightlog.runtime.approvals import Approvals
+from flightlog.runtime.clock import Strides
 from flightlog.runtime.driver import Driver
 from flightlog.runtime.inbox import Inbox
 from flightlog.runtime.journal import Journal
@@ -109,6 +110,7 @@ class Postman:
 
     async def run(self) -> None:
         """Look for letters, until cancelled or until the store has stopped (whoever met the fault was told)."""
+        strides = Strides(POLL_S)
         with suppress(StoreStopped):
             while True:
                 await self._somebody.wait()
@@ -117,7 +119,7 @@ class Postman:
                     for session in tuple(self._sessions):
                         await self._take(session)
                     self._seen = newest
-                await trio.sleep(POLL_S)
+                await strides.pause()
 
     async def _take(self, session: Reader) -> None:
         try:
