@@ -21,6 +21,8 @@ from flightlog_hookspecs.tools import Effect, Mode, Outcome
 Slot = Literal["next_turn", "next_step"]
 Source = Literal["user", "plugin", "context", "resync", "subagent", "timer"]
 SpliceCause = Literal["accepted", "claimed", "withdrawn", "edited", "cancelled"]
+Verb = Literal["followup", "steer", "inject", "approve", "cancel"]
+LetterOutcome = Literal["obeyed", "repeated", "refused"]
 TurnEndReason = Literal[
     "completed",
     "aborted",
@@ -83,7 +85,7 @@ class InboxSplice:
     """One change of an inbox slot: at `start`, `removed` messages leave and at most one enters.
 
     `message_id` names the message that enters or, when none enters, the one that leaves. A message
-    enters with its blocks in full.
+    enters with its blocks in full; one that does not wake (`wakes` false) waits until another does.
     """
 
     kind: ClassVar[Literal["inbox/splice"]] = "inbox/splice"
@@ -94,6 +96,7 @@ class InboxSplice:
     removed: int = 0
     content: tuple[Block, ...] | None = None
     source: Source = "user"
+    wakes: bool = True
 
 
 @frozen(kw_only=True)
@@ -332,6 +335,21 @@ class ApprovalDecided:
 
 
 @frozen(kw_only=True)
+class LetterTaken:
+    """The owner has read a letter of the mailbox; never again. What it did stands before it in the same append.
+
+    `outcome` is "repeated" when its message had been accepted before under the same key, "refused"
+    when it could not be obeyed, and then `reason` says why.
+    """
+
+    kind: ClassVar[Literal["letter/taken"]] = "letter/taken"
+    letter_id: str
+    verb: Verb
+    outcome: LetterOutcome
+    reason: str = ""
+
+
+@frozen(kw_only=True)
 class PluginFault:
     """A plugin's hook raised, hung or broke the contract; it cost only what `hook` was asked about."""
 
@@ -369,6 +387,7 @@ Event = (
     | ToolResult
     | ApprovalAsked
     | ApprovalDecided
+    | LetterTaken
     | PluginFault
     | UnknownEvent
 )

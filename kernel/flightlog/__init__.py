@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from flightlog.core.limits import Limits
     from flightlog.runtime.approvals import Question
     from flightlog.runtime.clock import Clock
+    from flightlog.runtime.inbox import Accepted
     from flightlog.runtime.journal import HeadToken
+    from flightlog.runtime.mailbox import Mailbox, Posted
     from flightlog.runtime.reader import LogReader, SentRequest, SessionReader, SessionSummary
-    from flightlog.runtime.session import Accepted, Session, Turn
+    from flightlog.runtime.session import Session, Turn
     from flightlog.store.query import QueryResult
     from flightlog.version import __version__
     from flightlog_hookspecs import hookimpl, tool
@@ -34,6 +36,8 @@ __all__ = [
     "Kernel",
     "Limits",
     "LogReader",
+    "Mailbox",
+    "Posted",
     "QueryResult",
     "Question",
     "SentRequest",
@@ -55,14 +59,16 @@ __all__ = [
 _MODULES = ("aio", "errors", "events", "sync")
 
 _HOME = {
-    "Accepted": "flightlog.runtime.session",
+    "Accepted": "flightlog.runtime.inbox",
     "Clock": "flightlog.runtime.clock",
     "HeadToken": "flightlog.runtime.journal",
     "Kernel": "flightlog.api",
     "Limits": "flightlog.core.limits",
     "QueryResult": "flightlog.store.query",
-    "Question": "flightlog.runtime.approvals",
     "LogReader": "flightlog.runtime.reader",
+    "Mailbox": "flightlog.runtime.mailbox",
+    "Posted": "flightlog.runtime.mailbox",
+    "Question": "flightlog.runtime.approvals",
     "SentRequest": "flightlog.runtime.reader",
     "Session": "flightlog.runtime.session",
     "SessionReader": "flightlog.runtime.reader",

@@ -16,18 +16,22 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import islice
+from typing import BinaryIO
 
 from flightlog import api
 from flightlog.bridge import AsyncFollowing, TrioThread
 from flightlog.core.limits import LIVE_PAGE_ROWS, QUERY_MAX_ROWS, QUERY_MAX_S, Limits
+from flightlog.runtime import mailbox as trio_mailbox
 from flightlog.runtime import reader as trio_reader
 from flightlog.runtime import session as trio_session
 from flightlog.runtime.approvals import Question
 from flightlog.runtime.clock import Boundary, Clock, no_boundary
+from flightlog.runtime.inbox import Accepted
 from flightlog.runtime.journal import HeadToken
+from flightlog.runtime.mailbox import Posted
 from flightlog.runtime.plugins import Registry
 from flightlog.runtime.reader import SentRequest
-from flightlog.runtime.session import Accepted, Turn
+from flightlog.runtime.session import Turn
 from flightlog.store.query import Parameter, QueryResult
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.events import Message, Record
@@ -55,9 +59,25 @@ class Session:
         """How many messages wait in the inbox."""
         return self._session.pending
 
-    async def followup(self, content: str | tuple[Block, ...]) -> Accepted:
+    async def followup(self, content: str | tuple[Block, ...], *, key: str | None = None) -> Accepted:
         """Queue a message for the next turn; durable when it returns."""
-        return await self._thread.arun(self._session.followup, content)
+        return await self._thread.arun(lambda: self._session.followup(content, key=key))
+
+    async def steer(self, content: str | tuple[Block, ...], *, key: str | None = None) -> Accepted:
+        """Queue a message for the next step; durable when it returns."""
+        return await self._thread.arun(lambda: self._session.steer(content, key=key))
+
+    async def inject(self, content: str | tuple[Block, ...], *, key: str | None = None) -> Accepted:
+        """Lay a message beside the next step; durable when it returns."""
+        return await self._thread.arun(lambda: self._session.inject(content, key=key))
+
+    async def edit(self, message_id: str, content: str | tuple[Block, ...]) -> None:
+        """Give a message that still waits other content."""
+        return await self._thread.arun(self._session.edit, message_id, content)
+
+    async def withdraw(self, message_id: str) -> None:
+        """Take back a message that still waits."""
+        return await self._thread.arun(self._session.withdraw, message_id)
 
     async def run(self) -> Turn | None:
         """Drive until idle; returns the last turn, None when there was nothing to do."""
@@ -67,9 +87,9 @@ class Session:
         """Run whatever comes in, until cancelled or the session is closed."""
         return await self._thread.arun(self._session.serve)
 
-    async def cancel(self, cause: str = "user", *, now: bool = False) -> bool:
-        """End the running turn as aborted, keeping the queue. False when idle."""
-        return await self._thread.acall(lambda: self._session.cancel(cause, now=now))
+    async def cancel(self, cause: str = "user", *, now: bool = False, keep_queue: bool = True) -> bool:
+        """End the running turn as aborted. False when idle."""
+        return await self._thread.acall(lambda: self._session.cancel(cause, now=now, keep_queue=keep_queue))
 
     def events(self, after: int = 0, *, deltas: bool = True) -> AsyncIterator[Record]:
         """The records behind seq `after`, then those to come, until the session is closed."""
@@ -119,9 +139,45 @@ class SessionReader:
         """The flight log for people."""
         return await self._thread.acall(lambda: self._reader().timeline())
 
+    async def export(self, target: str | os.PathLike[str] | BinaryIO) -> HeadToken:
+        """Write the session as JSONL, hash chain and all."""
+        return await self._thread.acall(lambda: self._reader().export(target))
+
     async def verify(self) -> int:
         """Check everything that can be checked; returns the number of events."""
         return await self._thread.acall(lambda: self._reader().verify())
+
+
+class Mailbox:
+    """Letters to one session, whoever owns it. See `flightlog.Mailbox`."""
+
+    def __init__(self, thread: TrioThread, mailbox: trio_mailbox.Mailbox) -> None:
+        self._thread = thread
+        self._mailbox = mailbox
+
+    async def followup(self, content: str | tuple[Block, ...], *, key: str | None = None) -> Posted:
+        """As `Session.followup`."""
+        return await self._thread.arun(lambda: self._mailbox.followup(content, key=key))
+
+    async def steer(self, content: str | tuple[Block, ...], *, key: str | None = None) -> Posted:
+        """As `Session.steer`."""
+        return await self._thread.arun(lambda: self._mailbox.steer(content, key=key))
+
+    async def inject(self, content: str | tuple[Block, ...], *, key: str | None = None) -> Posted:
+        """As `Session.inject`."""
+        return await self._thread.arun(lambda: self._mailbox.inject(content, key=key))
+
+    async def approve(
+        self, seq: int, *, allow: bool = True, by: str = "user", reason: str = "", key: str | None = None
+    ) -> Posted:
+        """As `Session.approve`."""
+        return await self._thread.arun(lambda: self._mailbox.approve(seq, allow=allow, by=by, reason=reason, key=key))
+
+    async def cancel(
+        self, cause: str = "user", *, now: bool = False, keep_queue: bool = True, key: str | None = None
+    ) -> Posted:
+        """As `Session.cancel`."""
+        return await self._thread.arun(lambda: self._mailbox.cancel(cause, now=now, keep_queue=keep_queue, key=key))
 
 
 class Kernel:
@@ -162,6 +218,22 @@ class Kernel:
     def read(self, name: str) -> SessionReader:
         """Read session `name` without owning or changing it."""
         return SessionReader(self._thread, self._kernel, name)
+
+    def mailbox(self, name: str) -> Mailbox:
+        """Write to session `name`, whoever owns it."""
+        return Mailbox(self._thread, self._kernel.mailbox(name))
+
+    async def fork(self, source: str, turn: int, name: str, *, title: str = "") -> None:
+        """Make session `name` of what the model saw in session `source` up to the end of `turn`."""
+        return await self._thread.arun(lambda: self._kernel.fork(source, turn, name, title=title))
+
+    async def backup(self, target: str | os.PathLike[str]) -> None:
+        """Copy the whole file to the new file `target` while everything goes on."""
+        return await self._thread.arun(self._kernel.backup, target)
+
+    async def import_session(self, source: str | os.PathLike[str] | BinaryIO) -> str:
+        """Take in a session that `SessionReader.export` wrote; returns its name."""
+        return await self._thread.arun(self._kernel.import_session, source)
 
     async def query(
         self, sql: str, *parameters: Parameter, limit_rows: int = QUERY_MAX_ROWS, limit_s: float = QUERY_MAX_S

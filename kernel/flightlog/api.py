@@ -14,8 +14,11 @@ from flightlog.runtime.approvals import Approvals
 from flightlog.runtime.arriving import fork_session, import_session
 from flightlog.runtime.clock import Boundary, Clock, no_boundary
 from flightlog.runtime.driver import Driver
+from flightlog.runtime.error_groups import beside
 from flightlog.runtime.feed import Feeds
 from flightlog.runtime.journal import HeadToken
+from flightlog.runtime.letters import Postman
+from flightlog.runtime.mailbox import Mailbox
 from flightlog.runtime.plugins import Registry, load_plugins
 from flightlog.runtime.querying import Queries
 from flightlog.runtime.reader import LogReader, SessionReader, reader_of
@@ -43,6 +46,7 @@ class Kernel:
         self._open: set[str] = set()
         self._feeds = Feeds()
         self._queries = Queries(store)
+        self._postman = Postman(store)
         self.registry = registry
 
     @asynccontextmanager
@@ -97,13 +101,25 @@ class Kernel:
             )
             session = Session(journal, driver, approvals)
             try:
+                self._postman.add(session)
+                await session.take_letters()
                 yield session
             finally:
                 with trio.CancelScope(shield=True):
+                    self._postman.remove(session)
                     await session.close()
                     await close_session(journal)
         finally:
             self._open.discard(name)
+
+    def mailbox(self, name: str) -> Mailbox:
+        """Write to session `name`, whoever owns it, and also when nobody does or it does not exist yet."""
+        _check_name(name)
+        return Mailbox(self._store, name, self._clock)
+
+    async def deliver(self) -> None:
+        """Hand letters to the sessions that this kernel owns, until cancelled. `open_kernel` runs it."""
+        await self._postman.run()
 
     def read(self, name: str) -> SessionReader:
         """Read session `name` without owning or changing it. Raises `UsageError` when there is none."""
@@ -178,7 +194,8 @@ async def open_kernel(
     store = Store.open(os.path.abspath(path))
     kernel = Kernel(store, registry, folder, clock or Clock(), on_boundary)
     try:
-        yield kernel
+        async with beside(kernel.deliver):
+            yield kernel
     finally:
         try:
             await kernel.close()

@@ -13,6 +13,8 @@ from flightlog_hookspecs.events import (
     Event,
     Head,
     InboxSplice,
+    LetterOutcome,
+    LetterTaken,
     Message,
     PluginFault,
     PluginVersion,
@@ -38,6 +40,7 @@ from flightlog_hookspecs.events import (
     TurnStart,
     UnknownEvent,
     UserMessage,
+    Verb,
 )
 
 __all__ = [
@@ -51,6 +54,8 @@ __all__ = [
     "Event",
     "Head",
     "InboxSplice",
+    "LetterOutcome",
+    "LetterTaken",
     "Message",
     "PluginFault",
     "PluginVersion",
@@ -76,4 +81,5 @@ __all__ = [
     "TurnStart",
     "UnknownEvent",
     "UserMessage",
+    "Verb",
 ]

@@ -15,18 +15,22 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from itertools import islice
+from typing import BinaryIO
 
 from flightlog import api
 from flightlog.bridge import Following, TrioThread
 from flightlog.core.limits import LIVE_PAGE_ROWS, QUERY_MAX_ROWS, QUERY_MAX_S, Limits
+from flightlog.runtime import mailbox as trio_mailbox
 from flightlog.runtime import reader as trio_reader
 from flightlog.runtime import session as trio_session
 from flightlog.runtime.approvals import Question
 from flightlog.runtime.clock import Boundary, Clock, no_boundary
+from flightlog.runtime.inbox import Accepted
 from flightlog.runtime.journal import HeadToken
+from flightlog.runtime.mailbox import Posted
 from flightlog.runtime.plugins import Registry
 from flightlog.runtime.reader import SentRequest
-from flightlog.runtime.session import Accepted, Turn
+from flightlog.runtime.session import Turn
 from flightlog.store.query import Parameter, QueryResult
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.events import Message, Record
@@ -54,9 +58,25 @@ class Session:
         """How many messages wait in the inbox."""
         return self._thread.call(lambda: self._session.pending)
 
-    def followup(self, content: str | tuple[Block, ...]) -> Accepted:
+    def followup(self, content: str | tuple[Block, ...], *, key: str | None = None) -> Accepted:
         """Queue a message for the next turn; durable when it returns."""
-        return self._thread.run(self._session.followup, content)
+        return self._thread.run(lambda: self._session.followup(content, key=key))
+
+    def steer(self, content: str | tuple[Block, ...], *, key: str | None = None) -> Accepted:
+        """Queue a message for the next step; durable when it returns."""
+        return self._thread.run(lambda: self._session.steer(content, key=key))
+
+    def inject(self, content: str | tuple[Block, ...], *, key: str | None = None) -> Accepted:
+        """Lay a message beside the next step; durable when it returns."""
+        return self._thread.run(lambda: self._session.inject(content, key=key))
+
+    def edit(self, message_id: str, content: str | tuple[Block, ...]) -> None:
+        """Give a message that still waits other content."""
+        return self._thread.run(self._session.edit, message_id, content)
+
+    def withdraw(self, message_id: str) -> None:
+        """Take back a message that still waits."""
+        return self._thread.run(self._session.withdraw, message_id)
 
     def run(self) -> Turn | None:
         """Drive until idle; returns the last turn, None when there was nothing to do."""
@@ -66,9 +86,9 @@ class Session:
         """Run whatever comes in, until interrupted or the session is closed."""
         return self._thread.run(self._session.serve)
 
-    def cancel(self, cause: str = "user", *, now: bool = False) -> bool:
-        """End the running turn as aborted, keeping the queue. False when idle."""
-        return self._thread.call(lambda: self._session.cancel(cause, now=now))
+    def cancel(self, cause: str = "user", *, now: bool = False, keep_queue: bool = True) -> bool:
+        """End the running turn as aborted. False when idle."""
+        return self._thread.call(lambda: self._session.cancel(cause, now=now, keep_queue=keep_queue))
 
     def events(self, after: int = 0, *, deltas: bool = True) -> Iterator[Record]:
         """The records behind seq `after`, then those to come, until the session is closed."""
@@ -113,9 +133,45 @@ class SessionReader:
         """The flight log for people."""
         return self._thread.call(self._reader.timeline)
 
+    def export(self, target: str | os.PathLike[str] | BinaryIO) -> HeadToken:
+        """Write the session as JSONL, hash chain and all."""
+        return self._thread.call(self._reader.export, target)
+
     def verify(self) -> int:
         """Check everything that can be checked; returns the number of events."""
         return self._thread.call(self._reader.verify)
+
+
+class Mailbox:
+    """Letters to one session, whoever owns it. See `flightlog.Mailbox`."""
+
+    def __init__(self, thread: TrioThread, mailbox: trio_mailbox.Mailbox) -> None:
+        self._thread = thread
+        self._mailbox = mailbox
+
+    def followup(self, content: str | tuple[Block, ...], *, key: str | None = None) -> Posted:
+        """As `Session.followup`."""
+        return self._thread.run(lambda: self._mailbox.followup(content, key=key))
+
+    def steer(self, content: str | tuple[Block, ...], *, key: str | None = None) -> Posted:
+        """As `Session.steer`."""
+        return self._thread.run(lambda: self._mailbox.steer(content, key=key))
+
+    def inject(self, content: str | tuple[Block, ...], *, key: str | None = None) -> Posted:
+        """As `Session.inject`."""
+        return self._thread.run(lambda: self._mailbox.inject(content, key=key))
+
+    def approve(
+        self, seq: int, *, allow: bool = True, by: str = "user", reason: str = "", key: str | None = None
+    ) -> Posted:
+        """As `Session.approve`."""
+        return self._thread.run(lambda: self._mailbox.approve(seq, allow=allow, by=by, reason=reason, key=key))
+
+    def cancel(
+        self, cause: str = "user", *, now: bool = False, keep_queue: bool = True, key: str | None = None
+    ) -> Posted:
+        """As `Session.cancel`."""
+        return self._thread.run(lambda: self._mailbox.cancel(cause, now=now, keep_queue=keep_queue, key=key))
 
 
 class Kernel:
@@ -156,6 +212,22 @@ class Kernel:
     def read(self, name: str) -> SessionReader:
         """Read session `name` without owning or changing it."""
         return SessionReader(self._thread, self._thread.call(self._kernel.read, name))
+
+    def mailbox(self, name: str) -> Mailbox:
+        """Write to session `name`, whoever owns it."""
+        return Mailbox(self._thread, self._kernel.mailbox(name))
+
+    def fork(self, source: str, turn: int, name: str, *, title: str = "") -> None:
+        """Make session `name` of what the model saw in session `source` up to the end of `turn`."""
+        return self._thread.run(lambda: self._kernel.fork(source, turn, name, title=title))
+
+    def backup(self, target: str | os.PathLike[str]) -> None:
+        """Copy the whole file to the new file `target` while everything goes on."""
+        return self._thread.run(self._kernel.backup, target)
+
+    def import_session(self, source: str | os.PathLike[str] | BinaryIO) -> str:
+        """Take in a session that `SessionReader.export` wrote; returns its name."""
+        return self._thread.run(self._kernel.import_session, source)
 
     def query(
         self, sql: str, *parameters: Parameter, limit_rows: int = QUERY_MAX_ROWS, limit_s: float = QUERY_MAX_S

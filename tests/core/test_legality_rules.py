@@ -20,6 +20,7 @@ from flightlog_hookspecs.events import (
     Event,
     Head,
     InboxSplice,
+    LetterTaken,
     PluginFault,
     RequestFailed,
     RequestHeader,
@@ -108,6 +109,7 @@ QUESTIONED: Log = (*CALLING, QUESTION)
 ALLOWED = ApprovalDecided(asked_seq=11, decision="allowed", by="ada")
 REFUSED = evolve(ALLOWED, decision="denied")
 SETTLED = evolve(ALLOWED, decision="cancelled")
+TAKEN = LetterTaken(letter_id="l1", verb="approve", outcome="obeyed")
 FAULT = PluginFault(plugin="p", hook="h", error="broken")
 
 CASES: dict[str, list[Case]] = {
@@ -159,7 +161,20 @@ CASES: dict[str, list[Case]] = {
         (PENDING, evolve(ACCEPT, message_id="m2", removed=1, cause="edited")),
         (TURN, evolve(CLAIM, message_id="m2")),
     ],
+    "splice-cause": [
+        (PENDING, evolve(ACCEPT, message_id="m2")),
+        (PENDING, evolve(ACCEPT, removed=1)),
+        (REST, evolve(ACCEPT, cause="edited")),
+        *((REST, evolve(ACCEPT, cause=cause)) for cause in ("withdrawn", "cancelled")),
+        *((PENDING, evolve(ACCEPT, removed=1, cause=cause)) for cause in ("withdrawn", "cancelled")),
+        *((PENDING, evolve(WITHDRAW, cause=cause)) for cause in ("accepted", "edited")),
+    ],
+    "letter-once": [
+        ((*REST, TAKEN), TAKEN),
+        ((*REST, TAKEN, ACCEPT), evolve(TAKEN, verb="cancel", outcome="refused")),
+    ],
     "claim-lost": [
+        (CLAIMED, TAKEN),
         (CLAIMED, END),
         (CLAIMED, NOTE),
         (CLAIMED, WITHDRAW),
@@ -300,6 +315,7 @@ PLACES: dict[type, tuple[Log, Event]] = {
     ToolResult: (STARTED, RESULT),
     ApprovalAsked: (CALLING, QUESTION),
     ApprovalDecided: (QUESTIONED, ALLOWED),
+    LetterTaken: (QUESTIONED, TAKEN),
     PluginFault: (STARTED, FAULT),
     UnknownEvent: (STARTED, NOTE),
 }
@@ -354,6 +370,10 @@ def test_every_rule_has_an_example() -> None:
         pytest.param((*QUESTIONED, ALLOWED), evolve(CALL, invocation_id="u.1.1.0"), id="an allowed call starts"),
         pytest.param((*QUESTIONED, SETTLED), ALLOWED, id="a late answer is recorded"),
         pytest.param((*QUESTIONED, REFUSED), UNSTARTED, id="a denied call is answered"),
+        pytest.param(PENDING, evolve(ACCEPT, message_id="m2", start=1), id="a second message joins behind the first"),
+        pytest.param(PENDING, evolve(WITHDRAW, cause="cancelled"), id="a pending message is cancelled"),
+        pytest.param((*REST, TAKEN), evolve(TAKEN, letter_id="l2"), id="the next letter is taken"),
+        pytest.param((*OPEN, ACCEPT), TAKEN, id="a letter is taken during an answer"),
         pytest.param(REST, FAULT, id="a plugin's fault outside of turns"),
         pytest.param(OPEN, evolve(SAID, finish="interrupted"), id="an answer is cut off"),
         pytest.param(OPEN, evolve(ASKED, finish="stop"), id="calls that end with stop"),

@@ -57,12 +57,21 @@ class Session:
             state = fold(state, event, seq, epoch)
         return Session(state, seq)
 
-    def accepting(self, slot: Slot, text: str = "hi") -> Session:
-        """One more message at the end of `slot`."""
+    def accepting(self, slot: Slot, text: str = "hi", *, wakes: bool | None = None) -> Session:
+        """One more message at the end of `slot`; in next_step one that does not wake, unless said otherwise."""
         start = len(self.state.slot(slot))
         content = text_blocks(text)
         message_id = f"m{self.seq}"
-        return self.then(InboxSplice(slot=slot, start=start, message_id=message_id, cause="accepted", content=content))
+        return self.then(
+            InboxSplice(
+                slot=slot,
+                start=start,
+                message_id=message_id,
+                cause="accepted",
+                content=content,
+                wakes=slot == "next_turn" if wakes is None else wakes,
+            )
+        )
 
 
 AT_REST = Session().then(SessionCreated(uid="u"), SessionOpened(pid=1, host="h", kernel_version="0"))
@@ -157,7 +166,8 @@ def situation(session: Session) -> tuple[object, ...]:
             tuple(call.outcome for call in step.calls),
         )
 
-    return len(state.next_turn), len(state.next_step), state.turn_open, state.steps, of("step"), of("last_step")
+    slots = [tuple(pending.wakes for pending in slot) for slot in (state.next_turn, state.next_step)]
+    return *slots, state.turn_open, state.steps, of("step"), of("last_step")
 
 
 @define
@@ -182,8 +192,9 @@ class Explorer:
         self.actions[here] = action
         self.path.append(here)
         if arrivals:
-            for slot in ("next_turn", "next_step"):
-                self.explore(session.accepting(slot), arrivals - 1)  # type: ignore[arg-type]
+            self.explore(session.accepting("next_turn"), arrivals - 1)
+            for wakes in (False, True):
+                self.explore(session.accepting("next_step", wakes=wakes), arrivals - 1)
         for after in outcomes(session, action):
             if after.state.last_end and not after.state.turn_open:
                 self.ends.add(after.state.last_end)
@@ -205,8 +216,8 @@ def test_every_situation_has_an_action_and_leads_to_rest() -> None:
     explorer = Explorer()
     explorer.explore(AT_REST.accepting("next_turn").accepting("next_turn"), arrivals=1)
     idle = [here for here, action in explorer.actions.items() if isinstance(action, Idle)]
-    assert {here[0] for here in idle} == {0}, "nothing that waits for a turn is left waiting"
-    assert {here[1] for here in idle} == {0, 1}, "what was injected may wait"
+    assert {here[0] for here in idle} == {()}, "nothing that waits for a turn is left waiting"
+    assert {here[1] for here in idle} == {(), (False,)}, "what was injected may wait, a steer may not"
     kinds = {type(action) for action in explorer.actions.values()}
     assert kinds == {Idle, Append, SendRequest, RunTools}
     assert len(explorer.actions) > 500
@@ -337,8 +348,28 @@ def test_an_answer_without_calls_ends_the_turn_by_how_it_finished(finish: str, e
     assert plan(session.then(StepEnd()).state, LIMITS) == Append((end or StepStart(),))
 
 
-def test_a_message_for_the_next_step_keeps_the_turn_open() -> None:
-    session = answered(IN_FLIGHT.accepting("next_step", "one more thing"), "stop")
+def test_a_steer_at_rest_gets_a_turn_of_its_own() -> None:
+    after = opened(AT_REST.accepting("next_step", wakes=True)).state
+    assert (after.turn, after.steps, after.next_step) == (1, 1, ())
+
+
+def test_what_was_injected_keeps_no_turn_open() -> None:
+    session = answered(IN_FLIGHT.accepting("next_step", "by the way"), "stop").then(StepEnd())
+    assert plan(session.state, LIMITS) == Append((TurnEnd(reason="completed"),))
+    waiting = session.then(TurnEnd(reason="completed"))
+    assert plan(waiting.state, LIMITS) == Idle()
+    steered = waiting.accepting("next_step", "now", wakes=True)
+    assert [p.text for p in opened_events(steered) if isinstance(p, UserMessage)] == ["by the way", "now"]
+
+
+def opened_events(session: Session) -> tuple[Event, ...]:
+    action = plan(session.state, LIMITS)
+    assert isinstance(action, Append)
+    return action.events
+
+
+def test_a_steer_keeps_the_turn_open() -> None:
+    session = answered(IN_FLIGHT.accepting("next_step", "one more thing", wakes=True), "stop")
     assert plan(session.state, LIMITS) == Append((StepEnd(),))
     after = opened(session.then(StepEnd())).state
     assert (after.turn, after.steps, after.next_step) == (1, 2, ())

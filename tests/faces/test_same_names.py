@@ -11,8 +11,9 @@ import flightlog
 from flightlog import aio, sync
 
 FACES = [sync, aio]
-CLASSES = ["Kernel", "Session", "SessionReader"]
+CLASSES = ["Kernel", "Session", "SessionReader", "Mailbox"]
 LEFT_OUT = {
+    "deliver": "open_kernel runs it",
     "close": "the context manager does it",
     "tail": "superseded by events() for hosts; it hands out what only the trio thread may call",
 }
@@ -48,7 +49,7 @@ def test_each_face_opens_a_kernel_with_the_same_arguments(face: Any) -> None:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_results_are_the_same_and_only_waiting_differs(name: str) -> None:
-    lives_on = {"session", "events", "read", "records"}
+    lives_on = {"session", "events", "read", "records", "mailbox"}
     for method, member in public(getattr(sync, name)).items():
         if not inspect.isfunction(member) or method in lives_on:
             continue

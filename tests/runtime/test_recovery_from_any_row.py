@@ -60,7 +60,8 @@ class Cast:
                     await trio.sleep_forever()
                 return said
 
-            return Tool(body=body, name=name, description="Work.", effect=effect, mode=mode)
+            schema = {"type": "object"}
+            return Tool(body=body, name=name, description="Work.", effect=effect, mode=mode, parameters=schema)
 
         return [
             made("read", "read", "parallel"),
@@ -177,13 +178,13 @@ def text_deltas(path: Path) -> dict[int, str]:
     }
 
 
-async def open_and_close(path: Path, *tools: Tool) -> list[Record]:
-    """Open the session and leave it; returns what that added. Nothing runs."""
-    before, model = len(records_of(path)), FakeModel([])
+async def open_and_close(path: Path, rows: int, *tools: Tool) -> list[Record]:
+    """Open the session, which holds `rows` rows, and leave it; returns what that added. Nothing runs."""
+    model = FakeModel([])
     async with session_of(path, model, *tools, limits=LIMITS):
         pass
     assert model.requests == []
-    return records_of(path)[before:]
+    return records_of(path)[rows:]
 
 
 def check_added(added: list[Record], expected: Expected) -> None:
@@ -244,21 +245,22 @@ def test_a_log_cut_after_any_row_opens_with_the_verdicts_of_the_table_and_goes_o
         cut_log(whole, path, rows)
         expected = expected_of(records[:rows], pieces)
         cast = Cast()
-        added = trio.run(open_and_close, path, *cast.tools())
+        added = trio.run(open_and_close, path, rows, *cast.tools())
         assert cast.ran == []
         check_added(added, expected)
-        assert_at_rest(path, verify=False)
         if expected.turn_open:
-            again = trio.run(open_and_close, path)
+            again = trio.run(open_and_close, path, rows + len(added))
             assert [record.event.kind for record in again] == ["session/opened", "session/closed"]
-        delivered = [r.event.message_id for r in records_of(path) if isinstance(r.event, UserMessage)]
         trio.run(go_on, path)
-        after = [r.event.message_id for r in records_of(path) if isinstance(r.event, UserMessage)]
-        assert after[: len(delivered)] == delivered
-        assert after[len(delivered) : -1] == expected.pending
-        assert_at_rest(path, FakeModel([]))
+        after = assert_at_rest(path, FakeModel([]))
+        assert delivered(after)[:-1] == delivered(records[:rows]) + expected.pending
         kinds |= set(expected.outcomes.values()) | {expected.words is not None, expected.turn_open}
     assert kinds == {"not_started", "aborted", "unknown", True, False}
+
+
+def delivered(records: list[Record]) -> list[str]:
+    """The messages that entered the conversation."""
+    return [record.event.message_id for record in records if isinstance(record.event, UserMessage)]
 
 
 def splits_an_append(records: list[Record], rows: int) -> bool:
@@ -279,12 +281,12 @@ def test_a_recovery_that_is_cut_short_is_done_again_with_the_same_result(whole: 
             continue
         once = tmp_path / f"{rows}.db"
         cut_log(whole, once, rows)
-        added = trio.run(open_and_close, once)
+        added = trio.run(open_and_close, once, rows)
         settled = [record.event for record in added if not isinstance(record.event, SessionOpened | SessionClosed)]
         for kept in sorted({1, len(added) // 2, len(added) - 1}):
             twice = tmp_path / f"{rows}.{kept}.db"
             cut_log(once, twice, rows + kept)
-            more = trio.run(open_and_close, twice)
+            more = trio.run(open_and_close, twice, rows + kept)
             both = [r.event for r in (*added[:kept], *more) if not isinstance(r.event, SessionOpened | SessionClosed)]
             assert both == settled
             nested += 1
@@ -301,5 +303,5 @@ def test_a_log_that_ends_inside_an_append_is_refused_naming_the_rule(whole: Path
         path = tmp_path / f"{rows}.db"
         cut_log(whole, path, rows)
         with pytest.raises(LogCorrupt, match=f"session 's', seq {rows}.*claim-lost"):
-            trio.run(open_and_close, path)
+            trio.run(open_and_close, path, rows)
         assert len(records_of(path)) == rows

@@ -17,6 +17,7 @@ from flightlog_hookspecs.events import (
     Event,
     Head,
     InboxSplice,
+    LetterTaken,
     PluginFault,
     PluginVersion,
     Record,
@@ -107,6 +108,11 @@ EVENTS: tuple[Event, ...] = (
     ApprovalDecided(asked_seq=20, decision="denied", by="ada", reason="no"),
     PluginFault(plugin="files", hook="before_tool", error="it broke"),
     SessionClosed(),
+    InboxSplice(
+        slot="next_step", start=0, message_id="m2", cause="accepted", content=(TextBlock(text="psst"),), wakes=False
+    ),
+    LetterTaken(letter_id="l1", verb="approve", outcome="refused", reason="no question was asked at seq 7"),
+    LetterTaken(letter_id="l2", verb="steer", outcome="obeyed"),
 )
 GOLDEN = (
     ('{"uid":"0123456789abcdef0123456789abcdef","title":"Ünïcode"}', "c6532fcb80064de3"),
@@ -150,6 +156,12 @@ GOLDEN = (
     ('{"asked_seq":20,"decision":"denied","by":"ada","reason":"no"}', "04bfe1fc860822b0"),
     ('{"plugin":"files","hook":"before_tool"}', "aff33331de5264e8"),
     ("{}", "0a230de077914ead"),
+    (
+        '{"slot":"next_step","start":0,"message_id":"m2","cause":"accepted","content":[{"type":"text","chars":4}],"wakes":false}',
+        "6b8a241a602e970a",
+    ),
+    ('{"letter_id":"l1","verb":"approve","outcome":"refused"}', "6a329662a1dec849"),
+    ('{"letter_id":"l2","verb":"steer","outcome":"obeyed"}', "61ffc8b028727db8"),
 )
 """Of each row its data and the beginning of its digest."""
 

@@ -22,6 +22,7 @@ from flightlog_hookspecs.events import (
     AssistantMessage,
     DeltaPiece,
     Event,
+    LetterTaken,
     Message,
     PluginFault,
     Record,
@@ -61,6 +62,8 @@ def words_of(event: Any) -> str | None:
             return event.message or None
         case ApprovalAsked():
             return event.question or None
+        case LetterTaken():
+            return event.reason or None
         case PluginFault():
             return event.error or None
         case _:

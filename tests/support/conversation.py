@@ -61,18 +61,24 @@ def assert_conversation(messages: Iterable[Message]) -> None:
 
 
 def assert_delivered_once(records: Iterable[Record]) -> None:
-    """What was accepted is in the inbox or in the transcript, once, and in the order it came."""
-    accepted, entered, claimed = [], [], []
+    """What was accepted is in the inbox or in the transcript, once, and each slot was taken in the order it came."""
+    accepted: list[str] = []
+    entered, claimed = [], []
+    waiting: dict[str, list[str]] = {"next_turn": [], "next_step": []}
     for record in records:
         match record.event:
             case InboxSplice(cause="accepted") as splice:
                 accepted.append(splice.message_id)
+                waiting[splice.slot].append(splice.message_id)
             case InboxSplice(cause="claimed") as splice:
                 claimed.append(splice.message_id)
+                assert waiting[splice.slot].pop(0) == splice.message_id
+            case InboxSplice(cause="withdrawn" | "cancelled") as splice:
+                waiting[splice.slot].remove(splice.message_id)
             case UserMessage() as message:
                 entered.append(message.message_id)
     assert len(set(accepted)) == len(accepted)
-    assert entered == claimed == accepted[: len(entered)]
+    assert entered == claimed
 
 
 def assert_effects(records: Iterable[Record], witnessed: Iterable[str]) -> None:

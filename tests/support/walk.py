@@ -24,6 +24,7 @@ from flightlog_hookspecs.events import (
     Event,
     Head,
     InboxSplice,
+    LetterTaken,
     PluginFault,
     PluginVersion,
     Record,
@@ -145,7 +146,7 @@ class Walk:
         if state.epoch == 0 or state.closed:
             yield self._reopen
             return
-        yield from (self._accept, self._accept, self._ignorable, self._reopen)
+        yield from (self._accept, self._accept, self._take_letter, self._ignorable, self._reopen)
         if self._random.random() < 0.1:
             yield from (self._fault, *([self._decide] if state.questions else []))
         if state.next_turn or state.next_step:
@@ -189,15 +190,29 @@ class Walk:
 
     def _accept(self) -> tuple[Event, ...]:
         slot: Slot = self._drawn(st.sampled_from(["next_turn", "next_step"]))
-        start = self._drawn(st.integers(0, len(self.state.slot(slot))))
         content = self._drawn(st.lists(_text_blocks, min_size=1, max_size=2).map(tuple))
         message_id = f"m{len(self.records)}"
-        source = self._drawn(_sources)
         return (
             InboxSplice(
-                slot=slot, start=start, message_id=message_id, cause="accepted", content=content, source=source
+                slot=slot,
+                start=len(self.state.slot(slot)),
+                message_id=message_id,
+                cause="accepted",
+                content=content,
+                source=self._drawn(_sources),
+                wakes=self._drawn(st.booleans()),
             ),
         )
+
+    def _take_letter(self) -> tuple[Event, ...]:
+        """A letter is taken: its message enters the inbox, or nothing comes of it."""
+        taken = LetterTaken(
+            letter_id=f"letter {len(self.records)}",
+            verb=self._drawn(st.sampled_from(["steer", "approve", "cancel"])),
+            outcome=self._drawn(st.sampled_from(["obeyed", "repeated", "refused"])),
+            reason=self._drawn(_words),
+        )
+        return (*self._accept(), taken) if taken.outcome == "obeyed" else (taken,)
 
     def _edit(self) -> tuple[Event, ...]:
         slot, start, message_id = self._waiting()

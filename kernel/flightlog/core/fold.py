@@ -18,6 +18,7 @@ from flightlog_hookspecs.events import (
     AssistantMessage,
     Event,
     InboxSplice,
+    LetterTaken,
     RequestFailed,
     RequestHeader,
     RequestRetry,
@@ -68,7 +69,8 @@ def _splice(state: State, event: InboxSplice, seq: int, epoch: int) -> State:
     gone = before[event.start : event.start + event.removed]
     added: tuple[Pending, ...] = ()
     if event.content is not None:
-        added = (Pending(message_id=event.message_id, content=event.content, source=event.source),)
+        pending = Pending(message_id=event.message_id, content=event.content, source=event.source, wakes=event.wakes)
+        added = (pending,)
     after = before[: event.start] + added + before[event.start + event.removed :]
     claimed = state.claimed + gone if event.cause == "claimed" else state.claimed
     if event.slot == "next_turn":
@@ -159,6 +161,10 @@ def _decided(state: State, event: ApprovalDecided, seq: int, epoch: int) -> Stat
     return state if call is None else _with_call(state, call.position, decision=event.decision)
 
 
+def _letter_taken(state: State, event: LetterTaken, seq: int, epoch: int) -> State:
+    return changed(state, letters=state.letters.with_item(event.letter_id))
+
+
 def asked_about(state: State, asked_seq: int) -> Call | None:
     """The call that the question at `asked_seq` is about, None once the question is settled."""
     calls = state.step.calls if state.step else ()
@@ -184,4 +190,5 @@ _APPLY: dict[type, Callable[[State, Any, int, int], State]] = {
     ToolResult: _tool_result,
     ApprovalAsked: _asked,
     ApprovalDecided: _decided,
+    LetterTaken: _letter_taken,
 }

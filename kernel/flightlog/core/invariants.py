@@ -19,6 +19,7 @@ from flightlog_hookspecs.events import (
     AssistantMessage,
     Event,
     InboxSplice,
+    LetterTaken,
     PluginFault,
     RequestFailed,
     RequestHeader,
@@ -56,6 +57,8 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         "splice-shape": "a splice removes at most one message and removes or inserts one; a claim only removes",
         "splice-pending": "a splice never inserts an id that is pending",
         "splice-names": "a splice names the message it removes",
+        "splice-cause": "accepted adds at the end of its slot, edited replaces in place, other causes only remove",
+        "letter-once": "a letter is taken at most once",
         "claim-lost": "a claimed message enters a step before anything else happens",
         "claim-content": "a claimed message enters the step unchanged",
         "user-during-attempt": "no user/message while an attempt is open",
@@ -168,6 +171,17 @@ def _splice(state: State, event: InboxSplice) -> None:
         pending = (*state.next_turn, *state.next_step, *state.claimed)
         if any(other.message_id == event.message_id for other in pending):
             raise Illegal("splice-pending", f"message {event.message_id!r} is already pending")
+    if event.cause == "accepted":
+        fits = event.removed == 0 and event.start == len(slot)
+    else:
+        fits = event.removed == 1 and enters == (event.cause == "edited")
+    if not fits:
+        raise Illegal("splice-cause", f"{event.cause} removes {event.removed} and inserts {enters} at {event.start}")
+
+
+def _letter_taken(state: State, event: LetterTaken) -> None:
+    if event.letter_id in state.letters:
+        raise Illegal("letter-once", f"letter {event.letter_id!r} was taken before")
 
 
 def _user_message(state: State, event: UserMessage) -> None:
@@ -285,5 +299,6 @@ _CHECKS: dict[type, Callable[[State, Any], object]] = {
     ToolResult: _tool_result,
     ApprovalAsked: _asked,
     ApprovalDecided: _decided,
+    LetterTaken: _letter_taken,
     PluginFault: _anywhere,
 }

@@ -2,7 +2,7 @@
 
 | turn   | step   | request           | calls        | then                                   |
 |--------|--------|-------------------|--------------|----------------------------------------|
-| closed |        |                   |              | open a turn if next_turn waits, else Idle |
+| closed |        |                   |              | open a turn if a message wakes, else Idle |
 | open   | none   |                   |              | open a step or close the turn (`_between_steps`) |
 | open   | open   | not sent          |              | SendRequest(1)                         |
 | open   | open   | failed, will retry|              | SendRequest(n + 1, delay)              |
@@ -19,6 +19,7 @@ from math import isfinite
 from attrs import frozen
 
 from flightlog.core.fold import fold
+from flightlog.core.inbox import wakes
 from flightlog.core.limits import Limits
 from flightlog.core.state import Call, Pending, State, Step
 from flightlog_hookspecs.errors import InvariantViolation
@@ -72,20 +73,21 @@ def follow(state: State, seq: int, events: Sequence[Event], limits: Limits) -> t
     They go into the log as one append: fewer commits, and no crash can fall between them.
     """
     following: list[Event] = []
-    while events:
+    while True:
         for event in events:
             seq += 1
             state = fold(state, event, seq, state.epoch)
         following += events
         action = plan(state, limits)
-        events = action.events if isinstance(action, Append) else ()
-    return tuple(following)
+        if not isinstance(action, Append):
+            return tuple(following)
+        events = action.events
 
 
 def plan(state: State, limits: Limits) -> Action:
     """The next action. Pure: the same state and limits always give the same action."""
     if not state.turn_open:
-        return Append((TurnStart(), *_claims(state, new_turn=True))) if state.next_turn else Idle()
+        return Append((TurnStart(), *_claims(state, new_turn=True))) if wakes(state) else Idle()
     step = state.step
     if step is None:
         return _between_steps(state, limits)
@@ -142,7 +144,8 @@ def _end_after(state: State, step: Step) -> TurnEnd | None:
         case "pause":
             return None
         case _:
-            return None if state.next_step else TurnEnd(reason="completed")
+            # A message that does not wake forces no step: it waits for the next one, in this turn or another.
+            return None if any(pending.wakes for pending in state.next_step) else TurnEnd(reason="completed")
 
 
 def _failed_end(failed: RequestFailed) -> TurnEnd:
@@ -158,7 +161,7 @@ def _claims(state: State, *, new_turn: bool) -> tuple[Event, ...]:
     """
     taken: list[tuple[Slot, Pending]] = [("next_step", pending) for pending in state.next_step]
     if new_turn:
-        taken.append(("next_turn", state.next_turn[0]))
+        taken += [("next_turn", pending) for pending in state.next_turn[:1]]
     splices = [
         InboxSplice(slot=slot, start=0, removed=1, message_id=pending.message_id, cause="claimed")
         for slot, pending in taken

@@ -24,6 +24,7 @@ from flightlog_hookspecs.events import (
     AssistantMessage,
     Event,
     InboxSplice,
+    LetterTaken,
     PluginFault,
     Record,
     RequestFailed,
@@ -108,12 +109,14 @@ def inbox(records: Records) -> list[Row]:
     """(session, seq, slot, message_id, at, text)."""
     waiting: dict[Row, Row] = {}
     for record, event in _of(records, InboxSplice):
-        waiting.pop((record.session, event.message_id), None)
-        if event.content is not None:
+        key = (record.session, event.message_id)
+        if event.content is None:
+            del waiting[key]
+        else:  # an edited one keeps its place
             shown = (displayed(event.message_id), record.at_us, _shown(event))
-            waiting[record.session, event.message_id] = (record.session, record.seq, event.slot, *shown)
+            waiting[key] = (record.session, record.seq, event.slot, *shown)
     order = _order(records)
-    return sorted(waiting.values(), key=lambda row: (order[row[0]], row[1]))
+    return sorted(waiting.values(), key=lambda row: (order[row[0]], row[2]))
 
 
 def requests(records: Records) -> list[Row]:
@@ -282,6 +285,8 @@ def _words(event: Event) -> str | None:
             return displayed(event.message) or None
         case ApprovalAsked():
             return displayed(event.question) or None
+        case LetterTaken():
+            return displayed(event.reason) or None
         case PluginFault():
             return displayed(event.error) or None
         case _:
@@ -312,6 +317,8 @@ def _name(event: Event) -> str | None:
             return displayed(event.name)
         case ApprovalDecided():
             return displayed(event.by)
+        case LetterTaken():
+            return event.verb
         case PluginFault():
             return displayed(event.plugin)
         case AssistantDelta():
@@ -348,6 +355,8 @@ def _status(event: Event) -> str | None:
             return displayed(event.guard)
         case ApprovalDecided():
             return event.decision
+        case LetterTaken():
+            return event.outcome
         case PluginFault():
             return displayed(event.hook)
         case _:

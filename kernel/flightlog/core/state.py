@@ -6,6 +6,7 @@ from typing import Final, Literal, TypeVar
 
 from attrs import frozen
 
+from flightlog.core.growing_set import GrowingSet
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.events import (
     AssistantMessage,
@@ -21,16 +22,18 @@ from flightlog_hookspecs.stream import Usage
 from flightlog_hookspecs.tools import Outcome
 
 NO_USAGE: Final = Usage()
+NO_LETTERS: Final[GrowingSet[str]] = GrowingSet()
 AttemptPhase = Literal["none", "open", "failed", "answered"]
 
 
 @frozen(kw_only=True)
 class Pending:
-    """A message in the inbox."""
+    """A message in the inbox. One that does not wake waits until another does."""
 
     message_id: str
     content: tuple[Block, ...]
     source: Source
+    wakes: bool = True
 
 
 @frozen(kw_only=True)
@@ -77,7 +80,7 @@ class State:
 
     `steps` counts the steps of the current turn; `claimed` holds messages taken from the inbox
     whose `user/message` has not been seen yet (empty between appends); `questions` the rows of all
-    approvals ever asked.
+    approvals ever asked, `letters` the ids of all letters ever taken.
     """
 
     uid: str = ""
@@ -92,6 +95,7 @@ class State:
     step: Step | None = None
     last_step: Step | None = None
     questions: frozenset[int] = frozenset()
+    letters: GrowingSet[str] = NO_LETTERS
     header: RequestHeader | None = None
     header_seq: int = 0
     usage: Usage = NO_USAGE

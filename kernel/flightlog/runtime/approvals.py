@@ -65,10 +65,15 @@ class Approvals:
             return answer
 
         await self._journal.append(recorded, barrier=True)
-        if counts and seq in self._answered:
-            self._answers[seq] = answer
-            self._answered[seq].set()
+        if counts:
+            self.deliver(answer)
         return counts
+
+    def deliver(self, answer: ApprovalDecided) -> None:
+        """Let the call that waits for `answer`, which stands in the log and counts, go on."""
+        if answer.asked_seq in self._answered:
+            self._answers[answer.asked_seq] = answer
+            self._answered[answer.asked_seq].set()
 
     def open(self) -> list[Question]:
         """The questions that still wait for an answer, in call order."""

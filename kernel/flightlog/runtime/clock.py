@@ -5,8 +5,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from typing import Final
 
-from attrs import frozen
+import trio
+from attrs import define, frozen
 
 
 @frozen(kw_only=True)
@@ -20,6 +22,27 @@ class Clock:
     now_us: Callable[[], int] = lambda: time.time_ns() // 1000
     monotonic_us: Callable[[], int] = lambda: time.monotonic_ns() // 1000
     new_id: Callable[[], str] = lambda: secrets.token_hex(16)
+
+
+_STRIDE_MAX_S: Final = 10.0
+
+
+@define
+class Strides:
+    """Pauses of `pause_s` seconds between looks at something, in longer strides where trio's clock jumps.
+
+    Tests let days of waiting pass at once; looking fifty times for each second of them would take hours.
+    """
+
+    pause_s: float
+    _stride_s: float = 0.0
+
+    async def pause(self) -> None:
+        """Wait for the next look."""
+        before_s = time.monotonic()
+        await trio.sleep(max(self._stride_s, self.pause_s))
+        jumped = time.monotonic() - before_s < self.pause_s / 2
+        self._stride_s = min(max(self._stride_s, self.pause_s) * 2, _STRIDE_MAX_S) if jumped else 0.0
 
 
 Boundary = Callable[[str, str, int], None]

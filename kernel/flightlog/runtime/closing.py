@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import trio
 
 from flightlog.core.canonical import paired
+from flightlog.core.inbox import removed
 from flightlog.core.repair import Unstarted, closing
 from flightlog.core.state import State
 from flightlog.runtime.journal import Journal
@@ -15,17 +18,21 @@ from flightlog_hookspecs.errors import LogCorrupt
 from flightlog_hookspecs.events import AssistantDelta, TurnEnd
 
 
-async def close_turn(journal: Journal, end: TurnEnd, unstarted: Unstarted = "aborted") -> None:
+async def close_turn(
+    journal: Journal, end: TurnEnd, unstarted: Unstarted = "aborted", dropped: Collection[str] = ()
+) -> None:
     """Answer what is unanswered, keep the words that were streamed, close step and turn. Shielded.
 
-    One append, so a death in the middle leaves the turn as open as before; does nothing when no turn
-    is open.
+    The `dropped` messages leave the inbox with it. One append, so a death in the middle leaves the turn
+    as open as before; does nothing when no turn is open and nothing is to be dropped.
     """
     with trio.CancelScope(shield=True):
         streamed = streamed_text(journal.store, journal.session, journal.key, journal.state)
-        events = closing(journal.state, end, streamed, unstarted)
-        if events:
-            await journal.append(*events, barrier=True)
+        await journal.append(
+            lambda state: closing(state, end, streamed, unstarted),
+            lambda state: removed(state, dropped, "cancelled"),
+            barrier=True,
+        )
 
 
 def streamed_text(store: Store, session: str, key: int, state: State) -> tuple[TextBlock, ...]:

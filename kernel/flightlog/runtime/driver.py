@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from flightlog.core.history import EncodedRequest, Place, Prefix
+from flightlog.core.inbox import removed, waiting
 from flightlog.core.limits import Limits
 from flightlog.core.plan import Append, Idle, RunTools, SendRequest, follow, plan, retry_after
 from flightlog.core.request import assert_request_reconstructable, changes
@@ -66,14 +67,18 @@ class Driver:
         self._scope: trio.CancelScope | None = None
         self._runner: ToolRunner | None = None
         self._cause = ""
+        self._dropped: frozenset[str] = frozenset()
 
-    def cancel(self, cause: str, *, now: bool = False) -> bool:
+    def cancel(self, cause: str, *, now: bool = False, keep_queue: bool = True) -> bool:
         """End the running turn as aborted because of `cause`. False when nothing runs.
 
-        With `now`, running tools get no time to end by themselves.
+        With `now`, running tools get no time to end by themselves. Without `keep_queue`, what waits in the
+        inbox by now leaves it in the same append as the turn's end; what comes later is kept.
         """
         if self._scope is None:
             return False
+        if not keep_queue:
+            self._dropped |= waiting(self._journal.state)
         self._cause = self._cause or cause
         self._scope.cancel()
         if self._runner:
@@ -88,10 +93,12 @@ class Driver:
         """
         self._scope = trio.CancelScope()
         with self._scope:
-            self._cause = ""
+            self._cause, self._dropped = "", frozenset()
             try:
                 while not await self._loop_contained():
                     pass
+                if self._dropped:  # a cancel that came when there was nothing left to interrupt
+                    await self._journal.append(lambda state: removed(state, self._dropped, "cancelled"), barrier=True)
             finally:
                 self._scope = None
 
@@ -103,7 +110,7 @@ class Driver:
             in_turn = self._journal.state.turn_open
             end = _end_for(leaves(error), self._cause)
             if end is not None:
-                await close_turn(self._journal, end)
+                await close_turn(self._journal, end, dropped=self._dropped)
             if not in_turn or not isinstance(error, FlightlogError) or isinstance(error, StoreError):
                 raise
             return False
@@ -115,8 +122,8 @@ class Driver:
             match plan(journal.state, self._limits):
                 case Idle():
                     return
-                case Append(events=events):
-                    await self._write(*events)
+                case Append():
+                    await self._write()
                 case SendRequest(attempt=attempt, delay_ms=delay_ms):
                     if delay_ms:
                         await trio.sleep(delay_ms / 1000)
@@ -125,12 +132,10 @@ class Driver:
                     await self._run_tools(calls)
 
     async def _write(self, *events: Event, times_us: Sequence[int] = ()) -> None:
-        """Commit `events` together with all that follows from them; a turn's end is a barrier."""
+        """Commit `events` together with all that follows from them, or from the state when there are none."""
         journal = self._journal
-        following = follow(journal.state, journal.seq, events, self._limits)
-        await journal.append(
-            *following, times_us=times_us, barrier=any(isinstance(event, TurnEnd) for event in following)
-        )
+        # Decided when the append's turn has come: until then messages may be edited, withdrawn or added.
+        await journal.append(lambda state: follow(state, journal.seq, events, self._limits), times_us=times_us)
 
     async def _run_tools(self, calls: tuple[Call, ...]) -> None:
         runner = ToolRunner(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import trio
 
 from flightlog_hookspecs.errors import StoreStopped
 
@@ -45,3 +47,29 @@ def single_error() -> Iterator[None]:
         if len(causes) > 1:
             raise
         raise causes[0] from causes[0].__cause__
+
+
+@asynccontextmanager
+async def beside(work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Run `work` until the body ends. The body's error leaves as it was raised, else one of `work` as itself."""
+    failure: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(work)
+            try:
+                yield
+            except BaseException as error:
+                if any(isinstance(leaf, trio.Cancelled) for leaf in leaves(error)):
+                    raise
+                failure = error  # kept from the nursery, which would wrap it and take a group apart
+            finally:
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        if failure is None:
+            causes = [cause for cause in group.exceptions if not isinstance(cause, trio.Cancelled)]
+            if len(causes) > 1:
+                raise
+            only = causes[0] if causes else group.exceptions[0]
+            raise only from only.__cause__
+    if failure is not None:
+        raise failure

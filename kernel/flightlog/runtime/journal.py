@@ -23,7 +23,7 @@ from flightlog.store.connection import Busy
 from flightlog.store.replay import Replay
 from flightlog.store.store import Blob, Store
 from flightlog_hookspecs.errors import InvariantViolation
-from flightlog_hookspecs.events import Event, Record, SessionOpened
+from flightlog_hookspecs.events import Event, Record, SessionOpened, TurnEnd
 
 
 @frozen(kw_only=True)
@@ -35,8 +35,12 @@ class HeadToken:
     digest: str
 
 
-Due = Event | Callable[[State], Event]
-"""An event to append, or a function that makes it of the state it will follow: appends may have to wait."""
+Due = Event | Callable[[State], Event | Sequence[Event]]
+"""What to append: an event, or a function that makes one, several or none of the state they will follow.
+
+Appends may have to wait, so what depends on the state is decided when its turn has come, maybe more than
+once. The function may raise to call the whole append off.
+"""
 
 
 class Journal:
@@ -78,7 +82,7 @@ class Journal:
         times_us: Sequence[int] = (),
         blobs: Sequence[Blob] = (),
     ) -> tuple[Record, ...]:
-        """Commit `events` as one: all of them or none. Returns once they are durable.
+        """Commit `events` as one: all of them or none. Returns once they are durable. A turn's end is a barrier.
 
         Cancelling does not interrupt it: saving is never cancelled by cancelling. `times_us` are the
         first events' own times, the clock's for all further ones. Raises `InvariantViolation` when one may not follow
@@ -113,13 +117,18 @@ class Journal:
         state, (_, digest) = self.state, self._newest
         records: list[Record] = []
         rows: list[Encoded] = []
-        for seq, (due, at_us) in enumerate(zip(events, chain(times_us, repeat(now_us)), strict=False), self.seq + 1):
-            event = due(state) if callable(due) else due
-            record = self._record(state, event, seq, at_us)
-            encoded = encode(record, self.key, self.uid, digest)
-            state, digest = fold(state, event, seq, record.epoch), encoded.row.digest
-            records.append(record)
-            rows.append(encoded)
+        at = chain(times_us, repeat(now_us))
+        for due in events:
+            made = due(state) if callable(due) else due
+            for event in made if isinstance(made, Sequence) else (made,):
+                record = self._record(state, event, self.seq + len(records) + 1, next(at))
+                encoded = encode(record, self.key, self.uid, digest)
+                state, digest = fold(state, event, record.seq, record.epoch), encoded.row.digest
+                barrier = barrier or type(event) is TurnEnd
+                records.append(record)
+                rows.append(encoded)
+        if not records:
+            return ()
         self.on_boundary("commit", self.session, records[-1].seq)
         self.store.commit(rows, blobs, barrier=barrier)
         self.state, self.seq = state, records[-1].seq

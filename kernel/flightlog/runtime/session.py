@@ -5,15 +5,17 @@ from __future__ import annotations
 import trio
 from attrs import frozen
 
-from flightlog.core.state import State
+from flightlog.core.inbox import Way, wakes
 from flightlog.runtime.approvals import Approvals, Question
 from flightlog.runtime.driver import Driver
+from flightlog.runtime.inbox import Accepted, Inbox
 from flightlog.runtime.journal import HeadToken, Journal
+from flightlog.runtime.letters import Letterbox
 from flightlog.runtime.subscription import Subscription
 from flightlog.store.store import SessionKey
-from flightlog_hookspecs.content import Block, TextBlock, ThinkingBlock, ToolCallBlock, text_blocks
-from flightlog_hookspecs.errors import UsageError
-from flightlog_hookspecs.events import InboxSplice, TurnEndReason
+from flightlog_hookspecs.content import Block
+from flightlog_hookspecs.errors import StoreError, UsageError
+from flightlog_hookspecs.events import TurnEndReason
 from flightlog_hookspecs.stream import Usage
 
 
@@ -33,14 +35,6 @@ class Turn:
     message: str = ""
 
 
-@frozen(kw_only=True)
-class Accepted:
-    """A message is durable in the inbox. `token` proves how far the log had come by then."""
-
-    message_id: str
-    token: HeadToken
-
-
 class Session:
     """An owned session. Made by `Kernel.session`; usable from the trio thread it was made in."""
 
@@ -48,10 +42,13 @@ class Session:
         self._journal = journal
         self._driver = driver
         self._approvals = approvals
+        self._inbox = Inbox(journal)
+        self._letterbox = Letterbox(journal, self._inbox, driver, approvals)
         self._running: trio.Event | None = None
         self._finished = False
         self._wake = trio.Event()
         self._closed = False
+        self._fenced: StoreError | None = None
 
     @property
     def id(self) -> str:
@@ -69,28 +66,41 @@ class Session:
         state = self._journal.state
         return len(state.next_turn) + len(state.next_step)
 
-    async def followup(self, content: str | tuple[Block, ...]) -> Accepted:
-        """Queue a message for the next turn. Durable when it returns; starts nothing by itself."""
+    async def followup(self, content: str | tuple[Block, ...], *, key: str | None = None) -> Accepted:
+        """Queue a message for the next turn. Durable when it returns; starts nothing by itself.
+
+        Under a `key` that was used before, by whomever and before whatever crash, it changes nothing and
+        returns the message that was accepted then. Raises `UsageError` when that was another message.
+        """
+        return await self._accept("followup", content, key)
+
+    async def steer(self, content: str | tuple[Block, ...], *, key: str | None = None) -> Accepted:
+        """Queue a message for the next step: the running turn takes it there, and goes on for it.
+
+        When idle, it gets a turn of its own. Durable when it returns; starts nothing by itself. For
+        `key` see `followup`.
+        """
+        return await self._accept("steer", content, key)
+
+    async def inject(self, content: str | tuple[Block, ...], *, key: str | None = None) -> Accepted:
+        """Lay a message beside the next step, whatever brings that about; it never does so itself.
+
+        Durable when it returns. For `key` see `followup`.
+        """
+        return await self._accept("inject", content, key)
+
+    async def edit(self, message_id: str, content: str | tuple[Block, ...]) -> None:
+        """Give a message that still waits other content; it keeps its place. Durable when it returns.
+
+        Raises `UsageError` when the message has entered a turn or was withdrawn.
+        """
         self._check_open()
-        blocks = text_blocks(content)
-        if not isinstance(blocks, tuple) or not all(
-            isinstance(b, (TextBlock, ThinkingBlock, ToolCallBlock)) for b in blocks
-        ):
-            raise UsageError(f"a message is a string or a tuple of blocks, not {type(content).__name__}")
-        message_id = self._journal.clock.new_id()
+        await self._inbox.edit(message_id, content)
 
-        def accepted(state: State) -> InboxSplice:
-            return InboxSplice(
-                slot="next_turn",
-                start=len(state.next_turn),
-                message_id=message_id,
-                cause="accepted",
-                content=blocks,
-            )
-
-        await self._journal.append(accepted, barrier=True)
-        self._wake.set()
-        return Accepted(message_id=message_id, token=self._journal.token)
+    async def withdraw(self, message_id: str) -> None:
+        """Take back a message that still waits. Durable when it returns. Raises `UsageError` as `edit` does."""
+        self._check_open()
+        await self._inbox.withdraw(message_id)
 
     async def run(self) -> Turn | None:
         """Drive until idle; returns the last turn, None when there was nothing to do.
@@ -100,6 +110,7 @@ class Session:
         log cannot be written (reopen to resume) and `InvariantViolation` for a bug.
         """
         self._check_open()
+        await self.take_letters()
         state = self._journal.state
         before = state.turn - state.turn_open  # a turn that is under way is one of those this call waits for
         while self._running is not None:
@@ -122,16 +133,17 @@ class Session:
         while True:
             self._wake = trio.Event()
             await self.run()
-            if not self._journal.state.next_turn:  # a cancelled turn leaves the queue behind it
+            if not wakes(self._journal.state):  # a cancelled turn leaves the queue behind it
                 await self._wake.wait()
 
-    def cancel(self, cause: str = "user", *, now: bool = False) -> bool:
-        """End the running turn as aborted because of `cause`, keeping the queue. False when idle.
+    def cancel(self, cause: str = "user", *, now: bool = False, keep_queue: bool = True) -> bool:
+        """End the running turn as aborted because of `cause`. False when idle, and then nothing happens.
 
         Running tools get `Limits.cancel_grace_s` to end by themselves; with `now`, or in a second call
-        with it, they are cancelled at once.
+        with it, they are cancelled at once. Without `keep_queue`, all messages that wait by now leave the
+        inbox as the turn ends; what is sent later, while it winds down, is kept.
         """
-        return self._driver.cancel(cause, now=now)
+        return self._driver.cancel(cause, now=now, keep_queue=keep_queue)
 
     def events(self, after: int = 0, *, deltas: bool = True) -> Subscription:
         """The records behind seq `after`, then those to come, until the session is closed.
@@ -158,6 +170,19 @@ class Session:
         self._check_open()
         return await self._approvals.decide(seq, allow=allow, by=by, reason=reason)
 
+    async def take_letters(self) -> None:
+        """Turn the letters that wait in the mailbox into events, and into what they ask for.
+
+        The kernel calls it on opening and whenever a letter may have come.
+        """
+        if await self._letterbox.take():
+            self._wake.set()
+
+    def fence(self, error: StoreError) -> None:
+        """A newer owner was found: refuse everything, and wake whoever waits here for messages."""
+        self._fenced = error
+        self._wake.set()
+
     async def close(self) -> None:
         """End a running turn and refuse everything from now on. Called by the context manager."""
         self._closed = True
@@ -170,6 +195,15 @@ class Session:
         if self._closed:
             raise UsageError(f"session {self.id!r} is closed; open it again with kernel.session()")
         self._journal.store.check_alive()
+        if self._fenced:
+            raise self._fenced
+
+    async def _accept(self, way: Way, content: str | tuple[Block, ...], key: str | None) -> Accepted:
+        self._check_open()
+        accepted = await self._inbox.accept(way, content, key)
+        if wakes(self._journal.state):
+            self._wake.set()
+        return accepted
 
     def _turn(self) -> Turn:
         state = self._journal.state

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, TypeVar, get_args
 
 import cattrs
 from attrs import evolve, has
@@ -31,6 +31,7 @@ from flightlog_hookspecs.events import (
     DeltaPiece,
     Event,
     InboxSplice,
+    LetterTaken,
     Message,
     PluginFault,
     Record,
@@ -46,6 +47,8 @@ from flightlog_hookspecs.events import (
     UserMessage,
 )
 
+V = TypeVar("V")
+
 FORMAT: Final = 1
 """Version of the row format, covered by every digest."""
 
@@ -55,6 +58,7 @@ _LIFTED_FIELD: Final = {
     "request/failed": "message",
     "turn/end": "message",
     "approval/asked": "question",
+    "letter/taken": "reason",
     "plugin/error": "error",
 }
 
@@ -375,6 +379,18 @@ def _fetched(blob: Callable[[bytes], bytes], digest: bytes) -> bytes:
     return raw
 
 
+def unstructured_value(value: object) -> Any:
+    """`value`, of an attrs class of the vocabulary, as JSON has it."""
+    return _converter().unstructure(value)
+
+
+def structured_value(data: str, cls: type[V]) -> V:
+    """The `cls` in canonical JSON `data`. Raises `Undecodable` when it holds something else."""
+    with _Shaped(cls.__name__):
+        value: V = _converter().structure(json.loads(data), cls)
+    return value
+
+
 def _derived(event: Event) -> Derived:
     shown = canonical.displayed
     match event:
@@ -424,6 +440,8 @@ def _derived(event: Event) -> Derived:
             )
         case ApprovalDecided():
             return Derived(ref_seq=event.asked_seq, name=shown(event.by), status=event.decision)
+        case LetterTaken():
+            return Derived(message_id=shown(event.letter_id), name=event.verb, status=event.outcome)
         case PluginFault():
             return Derived(name=shown(event.plugin), status=shown(event.hook))
         case TurnEnd():

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from flightlog.store.codec import Encoded, EventRow
 from flightlog.store.connection import Busy, Database, Row
+from flightlog.store.letter_codec import LetterRow
 from flightlog.store.log_file import LogFile, open_log_file, open_log_file_to_read
 from flightlog_hookspecs.errors import Fenced, ForkedProcess, StoreError, StoreStopped, UsageError
 
@@ -116,6 +117,23 @@ class Store:
 
         self._transact(enter, barrier=True)
         return is_new
+
+    def post(self, letter: LetterRow) -> LetterRow:
+        """Enter `letter`, durably, unless one to the same session has its key; returns the one that is there."""
+        found: list[Row] = []
+
+        def enter() -> None:
+            if letter.key is not None:
+                found.extend(self.database.read("letter_of_key", letter.session, letter.key))
+            if not found:
+                self.database.write("insert_letter", [letter[1:]])
+
+        self._transact(enter, barrier=True)
+        return LetterRow._make(found[0]) if found else letter
+
+    def letters(self, key: int, session: str, after: int) -> list[LetterRow]:
+        """The letters to a session behind letter `after` that were not taken yet, in order."""
+        return [LetterRow._make(row) for row in self.read("letters_waiting", key, session, after)]
 
     def _transact(self, work: Callable[[], None], *, barrier: bool) -> None:
         self.check_alive(in_place=barrier)

@@ -69,6 +69,18 @@ INSERT INTO events(session, seq, kind, at, turn, step, epoch, ignorable, attempt
 VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)
 -- name: insert_delta
 INSERT INTO delta_texts(session, seq, i, at_ms, text) VALUES(?,?,?,?,?)
+-- name: insert_letter
+INSERT INTO letters(uid, session, key, at, verb, data, digest) VALUES(?,?,?,?,?,?,?)
+-- name: letter_of_key
+SELECT id, uid, session, key, at, verb, data, digest FROM letters WHERE session = ? AND key = ?
+-- The letters to a session behind a letter that its owner has not taken yet.
+-- name: letters_waiting
+SELECT id, uid, session, key, at, verb, data, digest FROM letters l
+WHERE l.session = ?2 AND l.id > ?3
+  AND NOT EXISTS(SELECT 1 FROM events e WHERE e.session = ?1 AND e.kind = 'letter/taken' AND e.message_id = l.uid)
+ORDER BY l.id
+-- name: last_letter
+SELECT coalesce(max(id), 0) FROM letters
 -- name: insert_blob
 INSERT INTO blobs(digest, bytes) SELECT ?1, ?2 WHERE NOT EXISTS(SELECT 1 FROM blobs WHERE digest = ?1)
 -- name: blob
@@ -83,6 +95,15 @@ FROM events WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?
 SELECT session, seq, kind, at, turn, step, epoch, ignorable, attempt, position, place, ref_seq, call_id, message_id,
   slot, role, name, status, input_tokens, output_tokens, cached_tokens, duration_us, text, text_blob, data, digest
 FROM events WHERE session = ? AND seq = ?
+-- The splices that first and last named a message.
+-- name: first_splice
+SELECT session, seq, kind, at, turn, step, epoch, ignorable, attempt, position, place, ref_seq, call_id, message_id,
+  slot, role, name, status, input_tokens, output_tokens, cached_tokens, duration_us, text, text_blob, data, digest
+FROM events WHERE session = ? AND message_id = ? AND slot IS NOT NULL ORDER BY seq LIMIT 1
+-- name: last_splice
+SELECT session, seq, kind, at, turn, step, epoch, ignorable, attempt, position, place, ref_seq, call_id, message_id,
+  slot, role, name, status, input_tokens, output_tokens, cached_tokens, duration_us, text, text_blob, data, digest
+FROM events WHERE session = ? AND message_id = ? AND slot IS NOT NULL ORDER BY seq DESC LIMIT 1
 -- name: deltas_of_event
 SELECT at_ms, text FROM delta_texts WHERE session = ? AND seq = ? ORDER BY i
 -- The messages the model is sent that stand after a place, as the view orders them.

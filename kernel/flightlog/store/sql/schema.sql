@@ -53,6 +53,7 @@ CREATE INDEX events_bracket ON events(session, turn, step, kind, attempt)
      OR kind = 'request/failed' OR kind = 'assistant/message' OR kind = 'tool/result';
 CREATE INDEX events_decided ON events(session, ref_seq) WHERE kind = 'approval/decided';
 CREATE INDEX events_inbox   ON events(session, message_id, seq) WHERE slot IS NOT NULL;
+CREATE UNIQUE INDEX events_letter ON events(session, message_id) WHERE kind = 'letter/taken';  -- no letter is taken twice
 
 CREATE TRIGGER events_insert BEFORE INSERT ON events BEGIN
   SELECT CASE
@@ -84,6 +85,29 @@ CREATE TRIGGER delta_texts_insert BEFORE INSERT ON delta_texts
   BEGIN SELECT RAISE(ABORT, 'append-only: the row exists'); END;
 CREATE TRIGGER delta_texts_update BEFORE UPDATE ON delta_texts BEGIN SELECT RAISE(ABORT, 'append-only: deltas are never changed'); END;
 CREATE TRIGGER delta_texts_delete BEFORE DELETE ON delta_texts BEGIN SELECT RAISE(ABORT, 'append-only: deltas are never deleted'); END;
+
+-- Letters to sessions, from whoever is not their owner. `session` is a name: it need not exist yet. The
+-- owner turns them into events, in order of id, each once: a letter was taken when there is a
+-- letter/taken with its uid. `data` says what is wanted, in canonical JSON; `digest` covers the letter.
+CREATE TABLE letters(
+  id      INTEGER PRIMARY KEY CHECK(id > 0),
+  uid     TEXT    NOT NULL UNIQUE,
+  session TEXT    NOT NULL,
+  key     TEXT,                    -- the sender's idempotency key, if any
+  at      INTEGER NOT NULL,        -- Unix microseconds
+  verb    TEXT    NOT NULL,
+  data    TEXT    NOT NULL,
+  digest  BLOB    NOT NULL,
+  UNIQUE(session, key)
+) STRICT;
+CREATE INDEX letters_of ON letters(session);
+
+CREATE TRIGGER letters_insert BEFORE INSERT ON letters
+  WHEN EXISTS(SELECT 1 FROM letters WHERE id = NEW.id OR uid = NEW.uid OR (session = NEW.session AND key = NEW.key))
+    OR (NEW.id > 0 AND NEW.id IS NOT (SELECT coalesce(max(id), 0) FROM letters) + 1)
+  BEGIN SELECT RAISE(ABORT, 'append-only: the row exists, or its id skips some'); END;
+CREATE TRIGGER letters_update BEFORE UPDATE ON letters BEGIN SELECT RAISE(ABORT, 'append-only: letters are never changed'); END;
+CREATE TRIGGER letters_delete BEFORE DELETE ON letters BEGIN SELECT RAISE(ABORT, 'append-only: letters are never deleted'); END;
 
 -- Large payloads by content: stored once, referred to by sha256.
 CREATE TABLE blobs(

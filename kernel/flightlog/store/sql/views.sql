@@ -39,13 +39,15 @@ WHERE e.place IS NOT NULL
 ORDER BY e.session, e.place, e.position;
 
 -- view: inbox
--- Messages accepted and not yet in a turn. `seq` is the row that put the message there or edited it last.
+-- Messages accepted and not yet in a turn, in the order in which they will be taken: slot next_step before
+-- next_turn. `seq` is the row that put the message there or edited it last.
 CREATE VIEW inbox AS
 SELECT k.name AS session, i.seq, i.slot, i.message_id, i.at, i.text
 FROM events i JOIN session_keys k USING(session)
 WHERE i.slot IS NOT NULL AND i.role = 'user'
   AND NOT EXISTS(SELECT 1 FROM events x WHERE x.session = i.session AND x.message_id = i.message_id AND +x.seq > i.seq AND x.slot IS NOT NULL)
-ORDER BY i.session, i.seq;
+ORDER BY i.session, i.slot,  -- a slot is a queue: messages join at its end, and an edited one keeps its place
+         (SELECT max(a.seq) FROM events a WHERE a.session = i.session AND a.message_id = i.message_id AND a.slot IS NOT NULL AND a.status = 'accepted');
 
 -- view: requests
 -- One row an attempt; `outcome` is 'answered', a failure kind, or 'open'. `model` is adapter:model.

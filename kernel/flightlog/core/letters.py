@@ -1,0 +1,119 @@
+"""Letters: what others want of a session, and the events by which its owner takes them.
+
+| verb     | in the session                              | events before letter/taken           | outcome  |
+|----------|---------------------------------------------|--------------------------------------|----------|
+| a message| nothing was sent under its key before       | inbox/splice                         | obeyed   |
+| a message| the same was sent under its key before      |                                      | repeated |
+| a message| another one was sent under its key before   |                                      | refused  |
+| approve  | the question is open                        | approval/decided                     | obeyed   |
+| approve  | the question was settled before             | approval/decided, without effect     | refused  |
+| approve  | there was no such question                  |                                      | refused  |
+| cancel   | a turn is open                              | the queue leaves, unless it is kept  | obeyed   |
+| cancel   | idle, and messages wait that are not kept   | the queue leaves                     | obeyed   |
+| cancel   | idle otherwise                              |                                      | refused  |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from attrs import frozen
+
+from flightlog.core import inbox
+from flightlog.core.fold import asked_about
+from flightlog.core.state import State
+from flightlog_hookspecs.content import Block
+from flightlog_hookspecs.errors import UsageError
+from flightlog_hookspecs.events import ApprovalDecided, Event, InboxSplice, LetterTaken, Verb
+
+
+@frozen(kw_only=True)
+class Words:
+    """A message for the inbox: followup, steer and inject."""
+
+    content: tuple[Block, ...]
+
+
+@frozen(kw_only=True)
+class Answer:
+    """The answer to the question at `asked_seq`."""
+
+    asked_seq: int
+    allow: bool
+    by: str
+    reason: str = ""
+
+
+@frozen(kw_only=True)
+class Stop:
+    """The wish to end the running turn."""
+
+    cause: str
+    now: bool = False
+    keep_queue: bool = True
+
+
+Body = Words | Answer | Stop
+BODIES: Final[Mapping[Verb, type[Words | Answer | Stop]]] = MappingProxyType(
+    {"followup": Words, "steer": Words, "inject": Words, "approve": Answer, "cancel": Stop}
+)
+
+
+@frozen(kw_only=True)
+class Letter:
+    """A letter as its owner reads it. `number` is its place among all letters of the file."""
+
+    number: int
+    uid: str
+    key: str | None
+    verb: Verb
+    body: Body
+
+    @property
+    def message_id(self) -> str:
+        """The id of the message it brings, known to its sender before anybody reads it."""
+        return self.uid if self.key is None else inbox.keyed_id(self.key)
+
+
+def taking(state: State, letter: Letter, earlier: InboxSplice | None) -> tuple[Event, ...]:
+    """The events by which the owner takes `letter`, to be written as one append behind `state`.
+
+    `earlier` is the splice that first accepted `letter.message_id`, None when none did.
+    """
+    match letter:
+        case Letter(verb="followup" | "steer" | "inject" as way, body=Words(content=content)):
+            splice = inbox.accepted(state, way, letter.message_id, content)
+            try:
+                repeated = inbox.is_repeat(splice, earlier)
+            except UsageError as error:
+                return (_taken(letter, str(error)),)
+            return (_repeated(letter),) if repeated else (splice, _taken(letter))
+        case Letter(body=Answer() as answer):
+            if answer.asked_seq not in state.questions:
+                return (_taken(letter, f"no question was asked at seq {answer.asked_seq}"),)
+            late = asked_about(state, answer.asked_seq) is None
+            decided = ApprovalDecided(
+                asked_seq=answer.asked_seq,
+                decision="allowed" if answer.allow else "denied",
+                by=answer.by,
+                reason=answer.reason,
+            )
+            return (decided, _taken(letter, "the question was settled before" if late else ""))
+        case Letter(body=Stop() as stop):
+            dropped = () if stop.keep_queue else inbox.removed(state, inbox.waiting(state), "cancelled")
+            idle = not state.turn_open and not dropped
+            return (*dropped, _taken(letter, "nothing was running" if idle else ""))
+        case _:
+            raise AssertionError("the codec gives each verb its own body")
+
+
+def _taken(letter: Letter, why_not: str = "") -> LetterTaken:
+    return LetterTaken(
+        letter_id=letter.uid, verb=letter.verb, outcome="refused" if why_not else "obeyed", reason=why_not
+    )
+
+
+def _repeated(letter: Letter) -> LetterTaken:
+    return LetterTaken(letter_id=letter.uid, verb=letter.verb, outcome="repeated")

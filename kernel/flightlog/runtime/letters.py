@@ -1,0 +1,129 @@
+"""Letters, read: the owner turns them into events, in order, each exactly once.
+
+A letter's events and the `letter/taken` that names it are one append, so a death leaves it either as
+it was posted or taken. What goes on in memory (a cancel, an answer that a call waits for) follows the
+append at once; a death in between ends that turn and that call anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final, Protocol
+
+import trio
+
+from flightlog.core.inbox import wakes
+from flightlog.core.letters import Answer, Letter, Stop, Words, taking
+from flightlog.core.state import State
+from flightlog.runtime.approvals import Approvals
+from flightlog.runtime.clock import Strides
+from flightlog.runtime.driver import Driver
+from flightlog.runtime.inbox import Inbox
+from flightlog.runtime.journal import Journal
+from flightlog.store.letter_codec import decode_letter
+from flightlog.store.store import Store
+from flightlog_hookspecs.errors import Fenced, StoreError, StoreStopped
+from flightlog_hookspecs.events import ApprovalDecided, Event, LetterTaken, Record
+
+POLL_S: Final = 0.02
+"""How often the file is asked whether a letter has come: seldom enough to cost nothing, often enough to answer."""
+
+
+class Letterbox:
+    """The letters to one owned session."""
+
+    def __init__(self, journal: Journal, inbox: Inbox, driver: Driver, approvals: Approvals) -> None:
+        self._journal = journal
+        self._inbox = inbox
+        self._driver = driver
+        self._approvals = approvals
+        self._taken = 0
+
+    async def take(self) -> bool:
+        """Take all letters that wait. True when one of them may have woken the session.
+
+        May be called while it runs: an append that has to wait finds the letter taken. Raises
+        `LogCorrupt` for a letter that is not as it was posted.
+        """
+        journal, woken = self._journal, False
+        for row in journal.store.letters(journal.key, journal.session, self._taken):
+            letter = decode_letter(row)
+            records = await journal.append(partial(self._due, letter), barrier=True)
+            if records:
+                self._taken = letter.number
+                self._obey(letter, records)
+                woken = woken or wakes(journal.state)
+        return woken
+
+    def _due(self, letter: Letter, state: State) -> Sequence[Event]:
+        if state.closed or letter.number <= self._taken:
+            return ()
+        earlier = self._inbox.first_splice(letter.message_id) if isinstance(letter.body, Words) else None
+        return taking(state, letter, earlier)
+
+    def _obey(self, letter: Letter, records: Sequence[Record]) -> None:
+        """What the letter asks for beside the log."""
+        taken = records[-1].event
+        assert isinstance(taken, LetterTaken), "it closes the append"
+        if taken.outcome != "obeyed":
+            return
+        if isinstance(letter.body, Stop):
+            self._driver.cancel(letter.body.cause, now=letter.body.now)
+        elif isinstance(letter.body, Answer):
+            decided = records[0].event
+            assert isinstance(decided, ApprovalDecided), "an answer that counts is in the log"
+            self._approvals.deliver(decided)
+
+
+class Reader(Protocol):
+    """Who can take letters: an owned session."""
+
+    async def take_letters(self) -> None:
+        """Take all that wait."""
+
+    def fence(self, error: StoreError) -> None:
+        """A newer owner was found."""
+
+
+class Postman:
+    """Looks for letters to the owned sessions of a kernel."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._sessions: list[Reader] = []
+        self._seen = 0
+        self._somebody = trio.Event()
+
+    def add(self, session: Reader) -> None:
+        """Look for letters to `session` from now on."""
+        self._sessions.append(session)
+        self._somebody.set()
+
+    def remove(self, session: Reader) -> None:
+        """Leave the letters to `session` to its next owner. Does nothing when that was done before."""
+        if session in self._sessions:
+            self._sessions.remove(session)
+        if not self._sessions:
+            self._somebody = trio.Event()
+
+    async def run(self) -> None:
+        """Look for letters, until cancelled or until the store has stopped (whoever met the fault was told)."""
+        strides = Strides(POLL_S)
+        with suppress(StoreStopped):
+            while True:
+                await self._somebody.wait()
+                newest = self._store.read("last_letter")[0][0]
+                if newest != self._seen:
+                    for session in tuple(self._sessions):
+                        await self._take(session)
+                    self._seen = newest
+                await strides.pause()
+
+    async def _take(self, session: Reader) -> None:
+        try:
+            await session.take_letters()
+        except Fenced as error:
+            self.remove(session)
+            session.fence(error)

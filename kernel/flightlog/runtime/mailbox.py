@@ -1,0 +1,94 @@
+"""The mailbox: what anybody may want of a session, from any process, whether or not somebody owns it."""
+
+from __future__ import annotations
+
+import trio
+from attrs import frozen
+
+from flightlog.core.inbox import Way
+from flightlog.core.letters import Answer, Body, Stop, Words
+from flightlog.core.limits import BUSY_POLL_S, BUSY_WAIT_MAX_S
+from flightlog.runtime.clock import Clock
+from flightlog.runtime.inbox import checked_content, checked_key
+from flightlog.store.connection import Busy
+from flightlog.store.letter_codec import LetterRow, decode_letter, encode_letter
+from flightlog.store.store import Store
+from flightlog_hookspecs.content import Block
+from flightlog_hookspecs.errors import UsageError
+from flightlog_hookspecs.events import Verb
+
+
+@frozen(kw_only=True)
+class Posted:
+    """A letter is durable. The session's `letter/taken` with this `letter_id` will say what came of it.
+
+    `message_id` is that of the message it brings; empty for an answer and a cancel.
+    """
+
+    letter_id: str
+    message_id: str = ""
+
+
+class Mailbox:
+    """Letters to one session, which need not exist yet. Made by `Kernel.mailbox`.
+
+    Each method returns once its letter is durable. The session's owner takes it within some tens of
+    milliseconds, the next owner when there is none now; in the order in which they were posted, each
+    exactly once. A letter under a `key` that was used before for the same wish is that earlier letter; for
+    another wish it is refused with `UsageError`. A message's `key` is also its key in the session itself.
+    """
+
+    def __init__(self, store: Store, session: str, clock: Clock) -> None:
+        self._store = store
+        self._session = session
+        self._clock = clock
+
+    async def followup(self, content: str | tuple[Block, ...], *, key: str | None = None) -> Posted:
+        """As `Session.followup`."""
+        return await self._send("followup", content, key)
+
+    async def steer(self, content: str | tuple[Block, ...], *, key: str | None = None) -> Posted:
+        """As `Session.steer`."""
+        return await self._send("steer", content, key)
+
+    async def inject(self, content: str | tuple[Block, ...], *, key: str | None = None) -> Posted:
+        """As `Session.inject`."""
+        return await self._send("inject", content, key)
+
+    async def approve(
+        self, seq: int, *, allow: bool = True, by: str = "user", reason: str = "", key: str | None = None
+    ) -> Posted:
+        """As `Session.approve`: answer the question at `seq`."""
+        return await self._post("approve", Answer(asked_seq=seq, allow=allow, by=by, reason=reason), key)
+
+    async def cancel(
+        self, cause: str = "user", *, now: bool = False, keep_queue: bool = True, key: str | None = None
+    ) -> Posted:
+        """As `Session.cancel`; without `keep_queue`, also when idle, what waits by then leaves the inbox."""
+        return await self._post("cancel", Stop(cause=cause, now=now, keep_queue=keep_queue), key)
+
+    async def _send(self, way: Way, content: str | tuple[Block, ...], key: str | None) -> Posted:
+        return await self._post(way, Words(content=checked_content(content)), key)
+
+    async def _post(self, verb: Verb, body: Body, key: str | None) -> Posted:
+        if key is not None:
+            checked_key(key)
+        wanted = encode_letter(self._clock.new_id(), self._session, key, self._clock.now_us(), verb, body)
+        there = await self._posted(wanted)
+        if (there.verb, there.data) != (wanted.verb, wanted.data):
+            raise UsageError(f"key {key!r} was used before for another letter to session {self._session!r}")
+        letter = decode_letter(there)
+        return Posted(letter_id=letter.uid, message_id=letter.message_id if isinstance(body, Words) else "")
+
+    async def _posted(self, letter: LetterRow) -> LetterRow:
+        """Enter it, or find the one under its key. Cancelled while it waits, it leaves nothing behind."""
+        give_up = trio.current_time() + BUSY_WAIT_MAX_S
+        while True:
+            try:
+                return self._store.post(letter)
+            except Busy:
+                if trio.current_time() > give_up:
+                    raise self._store.stop(
+                        f"another process has held the write lock for {BUSY_WAIT_MAX_S:.0f} s"
+                    ) from None
+                await trio.sleep(BUSY_POLL_S)

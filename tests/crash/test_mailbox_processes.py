@@ -1,0 +1,172 @@
+"""Letters between real processes: two write to a session that a third drives, and owners die in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from flightlog import Mailbox
+from flightlog_hookspecs.events import ApprovalDecided, InboxSplice, LetterTaken, Record, UserMessage
+from support.children import TESTS, closing_process, until
+from support.conversation import assert_at_rest
+from support.kernels import events_of, opened
+
+from mail_child import PAYS_EACH, Cashier, open_questions, query, send  # isort: skip
+
+KILLED = -signal.SIGKILL
+Run = Callable[[Path, int], int]
+
+pytestmark = pytest.mark.kill
+
+
+def started(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("mail_child.py")), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
+    )
+
+
+def assert_taken_once(records: list[Record], letter_ids: set[str]) -> None:
+    """Each letter has become events exactly once, and each message has entered at most once."""
+    taken = Counter(record.event.letter_id for record in records if isinstance(record.event, LetterTaken))
+    assert taken == dict.fromkeys(letter_ids, 1)
+    entered = Counter(record.event.message_id for record in records if isinstance(record.event, UserMessage))
+    accepted = Counter(
+        record.event.message_id
+        for record in records
+        if isinstance(record.event, InboxSplice) and record.event.cause == "accepted"
+    )
+    assert set(accepted.values()) == set(entered.values()) == {1}
+    assert entered.keys() <= accepted.keys()
+
+
+@pytest.mark.parametrize("wild", [False, True], ids=["in peace", "with cancels, and the owner dies"])
+async def test_letters_of_all_kinds_from_two_processes_take_effect_exactly_once(tmp_path: Path, wild: bool) -> None:
+    path, posted = tmp_path / "a.db", dict[str, str]()
+    async with opened(path, Cashier([])) as kernel:
+        owner = started("own", str(tmp_path))
+        with closing_process(owner), trio.fail_after(120):
+            assert owner.stdout is not None
+            await trio.to_thread.run_sync(owner.stdout.readline)
+            with writers(tmp_path, cancels=wild) as (ada, bob):
+                if wild:
+                    await until(lambda: len(events_of(path, LetterTaken)) > 5)
+                    owner.kill()
+                    owner.wait()
+                for writer in (ada, bob):
+                    told, _ = await trio.to_thread.run_sync(writer.communicate)
+                    assert writer.returncode == 0
+                    posted |= json.loads(told)
+            if not wild:
+                await settle(path, kernel.mailbox("s"), posted)
+        if wild:
+            with closing_process(started("own", str(tmp_path))), trio.fail_after(120):
+                await settle(path, kernel.mailbox("s"), posted)
+        async with kernel.session("s", model="fake:m"):
+            pass
+    records = assert_at_rest(path, Cashier([]))
+    assert_taken_once(records, set(posted.values()))
+    by_grace = Counter(
+        record.event.asked_seq
+        for record in records
+        if isinstance(record.event, ApprovalDecided) and record.event.by == "grace"
+    )
+    asked = {int(key.split()[1]) for key in posted if key.startswith("approve") and key != "approve 1"}
+    assert by_grace == dict.fromkeys(asked, 1)
+    paid = Counter((tmp_path / "paid").read_text().splitlines())
+    assert set(paid.values()) == {1}
+    assert wild or len(paid) == 4 * PAYS_EACH
+    verbs = {record.event.verb for record in records if isinstance(record.event, LetterTaken)}
+    assert verbs == {"followup", "steer", "inject", "approve", *(["cancel"] if wild else [])}
+
+
+@contextmanager
+def writers(folder: Path, *, cancels: bool) -> Iterator[list[subprocess.Popen[str]]]:
+    """Two processes that write to the session."""
+    processes = [started("write", str(folder), name, "yes" if cancels else "no") for name in ("ada", "bob")]
+    with closing_process(processes[0]), closing_process(processes[1]):
+        yield processes
+
+
+BUSY = """
+SELECT (SELECT count(*) FROM events WHERE kind = 'letter/taken') < (SELECT count(*) FROM letters)
+    OR (SELECT last_reason FROM sessions) = 'open'
+    OR (SELECT count(*) FROM inbox WHERE slot = 'next_turn') > 0
+"""
+
+
+async def settle(path: Path, mailbox: Mailbox, posted: dict[str, str]) -> None:
+    """Answer whatever the session asks, in letters, until it has taken all of them and rests."""
+    while query(path, BUSY) == [(1,)]:
+        for seq in open_questions(path):
+            posted[f"approve {seq}"] = (await send(mailbox, f"approve {seq}")).letter_id
+        await trio.lowlevel.checkpoint()
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """A folder in memory if there is one: a SIGKILL does not lose what the file system has."""
+    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=parent, prefix="flightlog-mail-") as made:
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """Let an owner take what waits and run until it is idle or dies at a boundary; returns its exit code."""
+    server = started("forks")
+    assert server.stdin is not None
+    assert server.stdout is not None
+
+    def once(folder: Path, die_at: int) -> int:
+        server.stdin.write(json.dumps({"folder": str(folder), "die_at": die_at}) + "\n")
+        server.stdin.flush()
+        return int(json.loads(server.stdout.readline()))
+
+    yield once
+    server.communicate()
+    assert server.returncode == 0
+
+
+async def test_an_owner_killed_at_every_boundary_between_letter_and_event_loses_and_doubles_nothing(
+    folder: Path, run: Run
+) -> None:
+    keys = ["inject a", "followup b", "approve 7", "steer c", "cancel", "followup d"]
+    (folder / "letters").mkdir()
+    async with opened(folder / "letters" / "a.db", Cashier([])) as kernel:
+        posted = [(await send(kernel.mailbox("s"), key)).letter_id for key in keys]
+    whole = folder / "whole"
+    shutil.copytree(folder / "letters", whole)
+    assert run(whole, -1) == 0
+    verbs = [event.verb for event in events_of(whole / "a.db", LetterTaken)]
+    assert verbs == ["inject", "followup", "approve", "steer", "cancel", "followup"], "in the order of the letters"
+    boundaries = int((whole / "boundaries").read_text())
+    assert boundaries > 2 * len(keys)
+    taking = 2 * len(keys) + 4  # opening and taking; of the turns behind them only some
+    for die_at in (*range(taking), *range(taking, boundaries, 9)):
+        here = folder / f"killed{die_at}"
+        shutil.copytree(folder / "letters", here)
+        assert run(here, die_at) == KILLED
+        assert run(here, -1) == 0
+        records = assert_at_rest(here / "a.db", Cashier([]))
+        assert_taken_once(records, set(posted))
+        texts = {record.event.text for record in records if isinstance(record.event, UserMessage)}
+        assert texts == {"inject a", "pay followup b", "pay steer c", "pay followup d"}
+        paid = Counter((here / "paid").read_text().splitlines()) if (here / "paid").exists() else Counter()
+        assert set(paid.values()) <= {1}
+        shutil.rmtree(here)
