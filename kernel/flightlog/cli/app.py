@@ -12,9 +12,11 @@ from flightlog import __version__
 from flightlog.cli.demo import demo
 from flightlog.cli.exits import FAILED, FINE, exit_code_of, leaf, sentence
 from flightlog.cli.output import PipeClosed, complain, silence_stdout
+from flightlog.cli.query import query
 from flightlog.cli.run import resume
 from flightlog.cli.run import run as run_command
 from flightlog.cli.show import sessions, show
+from flightlog.cli.tail import tail
 from flightlog.cli.verify import verify
 
 TRACEBACK_VARIABLE = "FLIGHTLOG_TRACEBACK"
@@ -29,7 +31,7 @@ def flightlog() -> None:
     """
 
 
-for command in (run_command, resume, sessions, show, verify, demo):
+for command in (run_command, resume, sessions, show, tail, query, verify, demo):
     flightlog.add_command(command)
 
 
