@@ -136,7 +136,7 @@ class TrioThread:
         except (ForkedProcess, UsageError):
             raise
         except BaseException:
-            self._soon(call.cancel)
+            self._cancel(call)
             call.future.exception()
             raise
         return call.future.result()
@@ -157,7 +157,7 @@ class TrioThread:
         try:
             return await asyncio.shield(ended)
         except asyncio.CancelledError:
-            self._soon(call.cancel)
+            self._cancel(call)
             while not ended.done():
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([ended])
@@ -166,7 +166,7 @@ class TrioThread:
                 raise error from None
             raise
         except GeneratorExit:  # the loop was closed with this still waiting
-            self._soon(call.cancel)
+            self._cancel(call)
             raise
 
     async def acall(self, function: Callable[..., T], *args: Any) -> T:
@@ -217,6 +217,10 @@ class TrioThread:
                 'let the tool run in a thread (isolation="thread")'
             )
         self._soon(lambda: call.start(self._nursery))
+
+    def _cancel(self, call: _Call[Any]) -> None:
+        with suppress(_Closed):  # then it has ended
+            self._soon(call.cancel)
 
     def _soon(self, action: Callable[[], object]) -> None:
         """Run `action` on the trio thread, in order. Raises in a forked child, and once closed."""

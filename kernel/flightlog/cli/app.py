@@ -15,9 +15,11 @@ from flightlog.cli.exchange import export_command, import_command
 from flightlog.cli.exits import FAILED, FINE, exit_code_of, leaf, sentence
 from flightlog.cli.fork import fork
 from flightlog.cli.output import PipeClosed, complain, silence_stdout
+from flightlog.cli.query import query
 from flightlog.cli.run import resume
 from flightlog.cli.run import run as run_command
 from flightlog.cli.show import sessions, show
+from flightlog.cli.tail import tail
 from flightlog.cli.verify import verify
 
 TRACEBACK_VARIABLE = "FLIGHTLOG_TRACEBACK"
@@ -32,7 +34,21 @@ def flightlog() -> None:
     """
 
 
-for command in (run_command, resume, sessions, show, verify, fork, export_command, import_command, backup, demo):
+COMMANDS = (
+    run_command,
+    resume,
+    sessions,
+    show,
+    tail,
+    query,
+    verify,
+    fork,
+    export_command,
+    import_command,
+    backup,
+    demo,
+)
+for command in COMMANDS:
     flightlog.add_command(command)
 
 

@@ -77,22 +77,32 @@ def separate(records: Iterable[Record]) -> Iterator[Entry]:
 
 def show_entries(entries: Iterable[Entry], output: Output) -> None:
     """Print `entries` in columns: rows, time, turn and step, kind, what happened."""
-    width = max(20, output.console.width - _COLUMNS) if output.is_terminal else _DESCRIPTION_MAX_CHARS
-    output.line((f"{'row':>7} {'time (UTC)':12} {'step':>4} {'event':17} what", "dim"), fit=output.is_terminal)
+    show_head(output)
     for entry in entries:
-        record = entry.record
-        rows = str(record.seq) if entry.last_seq == record.seq else f"{record.seq}-{entry.last_seq}"
-        place = ".".join(str(number) for number in (record.turn, record.step) if number is not None)
-        kind = one_line(record.event.kind, 17)
-        what = _streamed(entry.deltas, width) if entry.deltas else described(record.event, width)
-        output.line(
-            f"{rows:>7} ",
-            (f"{clock_time(record.at_us):12} ", "dim"),
-            f"{place:>4} ",
-            (f"{kind:17} " if what else kind, _STYLES.get(kind.partition("/")[0], "")),
-            what,
-            fit=output.is_terminal,
-        )
+        show_entry(entry, output)
+
+
+def show_head(output: Output) -> None:
+    """Print the names of the columns."""
+    output.line((f"{'row':>7} {'time (UTC)':12} {'step':>4} {'event':17} what", "dim"), fit=output.is_terminal)
+
+
+def show_entry(entry: Entry, output: Output) -> None:
+    """Print one entry."""
+    width = max(20, output.console.width - _COLUMNS) if output.is_terminal else _DESCRIPTION_MAX_CHARS
+    record = entry.record
+    rows = str(record.seq) if entry.last_seq == record.seq else f"{record.seq}-{entry.last_seq}"
+    place = ".".join(str(number) for number in (record.turn, record.step) if number is not None)
+    kind = one_line(record.event.kind, 17)
+    what = _streamed(entry.deltas, width) if entry.deltas else described(record.event, width)
+    output.line(
+        f"{rows:>7} ",
+        (f"{clock_time(record.at_us):12} ", "dim"),
+        f"{place:>4} ",
+        (f"{kind:17} " if what else kind, _STYLES.get(kind.partition("/")[0], "")),
+        what,
+        fit=output.is_terminal,
+    )
 
 
 def described(event: Event, width: int = _DESCRIPTION_MAX_CHARS) -> str:
