@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import pytest
 import trio
 
 from flightlog import Mailbox
-from flightlog_hookspecs.events import ApprovalDecided, InboxSplice, LetterTaken, Record, UserMessage
+from flightlog_hookspecs.events import ApprovalDecided, Event, InboxSplice, LetterTaken, Record, UserMessage
 from support.children import TESTS, closing_process, until
 from support.conversation import assert_at_rest
 from support.kernels import events_of, opened
@@ -95,6 +95,11 @@ async def test_letters_of_all_kinds_from_two_processes_take_effect_exactly_once(
     assert verbs == {"followup", "steer", "inject", "approve", *(["cancel"] if wild else [])}
 
 
+def outcomes(events: Iterable[Event]) -> list[tuple[str, str]]:
+    """(verb, outcome) of each letter taken, in order."""
+    return [(event.verb, event.outcome) for event in events if isinstance(event, LetterTaken)]
+
+
 @contextmanager
 def writers(folder: Path, *, cancels: bool) -> Iterator[list[subprocess.Popen[str]]]:
     """Two processes that write to the session."""
@@ -153,8 +158,15 @@ async def test_an_owner_killed_at_every_boundary_between_letter_and_event_loses_
     whole = folder / "whole"
     shutil.copytree(folder / "letters", whole)
     assert run(whole, -1) == 0
-    verbs = [event.verb for event in events_of(whole / "a.db", LetterTaken)]
-    assert verbs == ["inject", "followup", "approve", "steer", "cancel", "followup"], "in the order of the letters"
+    expected = [
+        ("inject", "obeyed"),
+        ("followup", "obeyed"),
+        ("approve", "refused"),
+        ("steer", "obeyed"),
+        ("cancel", "refused"),
+        ("followup", "obeyed"),
+    ]
+    assert outcomes(events_of(whole / "a.db", LetterTaken)) == expected, "in the order of the letters"
     boundaries = int((whole / "boundaries").read_text())
     assert boundaries > 2 * len(keys)
     taking = 2 * len(keys) + 4  # opening and taking; of the turns behind them only some
@@ -165,6 +177,7 @@ async def test_an_owner_killed_at_every_boundary_between_letter_and_event_loses_
         assert run(here, -1) == 0
         records = assert_at_rest(here / "a.db", Cashier([]))
         assert_taken_once(records, set(posted))
+        assert outcomes(record.event for record in records) == expected, "none was half taken before"
         texts = {record.event.text for record in records if isinstance(record.event, UserMessage)}
         assert texts == {"inject a", "pay followup b", "pay steer c", "pay followup d"}
         paid = Counter((here / "paid").read_text().splitlines()) if (here / "paid").exists() else Counter()

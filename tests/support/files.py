@@ -139,6 +139,8 @@ def rich(path: Path) -> None:
                     await session.followup("shout, please")
                     await session.run()
                     await session.followup("and wait")
+            await kernel.mailbox("s").cancel("nobody reads this")
+            await kernel.mailbox("later").followup("hello", key="k")
 
     trio.run(write)
 

@@ -15,6 +15,7 @@ from flightlog_hookspecs.events import (
     AssistantMessage,
     Event,
     InboxSplice,
+    LetterTaken,
     Record,
     RequestFailed,
     RequestHeader,
@@ -32,6 +33,7 @@ from flightlog_hookspecs.events import (
 _STYLES: Final = {
     "session": "dim",
     "inbox": "magenta",
+    "letter": "magenta",
     "turn": "bold",
     "step": "dim",
     "user": "magenta",
@@ -117,6 +119,8 @@ def described(event: Event, width: int = _DESCRIPTION_MAX_CHARS) -> str:
         case InboxSplice():
             words = UserMessage(message_id="", content=event.content or ()).text
             return f"{event.cause}, enters {event.slot}: {one_line(words)}"
+        case LetterTaken():
+            return " \u00b7 ".join(filter(None, (event.verb, event.outcome, one_line(event.reason))))
         case TurnEnd():
             details = (event.cause, event.code, one_line(event.message))
             return " \u00b7 ".join([event.reason, *filter(None, details)])
