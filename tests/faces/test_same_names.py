@@ -14,6 +14,8 @@ FACES = [sync, aio]
 CLASSES = ["Kernel", "Session", "SessionReader", "Mailbox"]
 LEFT_OUT = {
     "deliver": "open_kernel runs it",
+    "take_letters": "the kernel calls it",
+    "fence": "the kernel calls it",
     "close": "the context manager does it",
     "tail": "superseded by events() for hosts; it hands out what only the trio thread may call",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -171,14 +172,16 @@ async def test_a_failed_read_in_mid_turn_repeats_nothing_when_the_host_runs_agai
     faulty = await disturbed(memory / "whole.db", whole, None, 0, late=False)
     for at in range(1, counts(faulty, "read") + 1):
         path, world = memory / f"{at}.db", World()
-        async with kernels.opened(path, world.model, *world.tools()) as kernel:
-            under(kernel._store, world.fault).arm("read", at)
-            for _ in range(3):
-                try:
-                    async with kernel.session("s", model="fake:m", limits=LIMITS) as session:
-                        await work(session)
-                except StoreError:
-                    continue
+        # When it is the kernel's own look for letters that fails, the kernel itself ends with the fault.
+        with suppress(StoreError):
+            async with kernels.opened(path, world.model, *world.tools()) as kernel:
+                under(kernel._store, world.fault).arm("read", at)
+                for _ in range(3):
+                    try:
+                        async with kernel.session("s", model="fake:m", limits=LIMITS) as session:
+                            await work(session)
+                    except StoreError:
+                        continue
         writes = [effect for effect in world.effects if effect in "ad"]
         assert len(writes) == len(set(writes)), f"read {at}: written twice: {world.effects}"
 
