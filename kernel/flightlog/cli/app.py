@@ -14,6 +14,7 @@ from flightlog.cli.demo import demo
 from flightlog.cli.exchange import export_command, import_command
 from flightlog.cli.exits import FAILED, FINE, exit_code_of, leaf, sentence
 from flightlog.cli.fork import fork
+from flightlog.cli.letters import approve, cancel, send
 from flightlog.cli.output import PipeClosed, complain, silence_stdout
 from flightlog.cli.query import query
 from flightlog.cli.run import resume
@@ -37,6 +38,9 @@ def flightlog() -> None:
 COMMANDS = (
     run_command,
     resume,
+    send,
+    approve,
+    cancel,
     sessions,
     show,
     tail,

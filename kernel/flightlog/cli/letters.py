@@ -1,0 +1,101 @@
+"""`flightlog send`, `approve`, `cancel`: write to a session that another process drives, or that waits."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import click
+import trio
+
+from flightlog import Mailbox, Posted
+from flightlog.api import open_kernel
+from flightlog.cli.exits import FINE
+from flightlog.cli.options import db_option, json_option, log_to_read
+from flightlog.cli.output import Output
+from flightlog.cli.terminal_text import one_line
+
+key_option = click.option("--key", metavar="KEY", help="An idempotency key: sending twice under it is sending once.")
+
+
+@click.command(short_help="Send a message to a session, whoever drives it.")
+@click.argument("session", metavar="ID")
+@click.argument("text")
+@click.option(
+    "--as",
+    "way",
+    type=click.Choice(["followup", "steer", "inject"]),
+    default="followup",
+    show_default=True,
+    help="A turn of its own, the running turn's next step, or beside whatever comes next.",
+)
+@key_option
+@db_option
+@json_option
+def send(session: str, text: str, way: str, key: str | None, db: str | None, as_json: bool) -> int:
+    """Put TEXT into the mailbox of session ID. It waits there for the session's owner, the next one if need be."""
+
+    async def post(mailbox: Mailbox) -> Posted:
+        send_as = {"followup": mailbox.followup, "steer": mailbox.steer, "inject": mailbox.inject}[way]
+        return await send_as(text, key=key)
+
+    return _posted(db, session, post, f"{way} sent", as_json=as_json)
+
+
+@click.command(short_help="Answer a question about a tool call.")
+@click.argument("session", metavar="ID")
+@click.argument("seq", metavar="SEQ", type=click.IntRange(min=1))
+@click.option("--deny", is_flag=True, help="Deny the call. Default: allow it.")
+@click.option("--by", metavar="NAME", default="user", show_default=True, help="Who decides.")
+@click.option("--reason", metavar="TEXT", default="", help="Why; a denied call's model is told.")
+@key_option
+@db_option
+@json_option
+def approve(
+    session: str, seq: int, deny: bool, by: str, reason: str, key: str | None, db: str | None, as_json: bool
+) -> int:
+    """Allow, or deny, the call that session ID asks about in row SEQ.
+
+    `flightlog query "SELECT * FROM approvals WHERE decision = 'open'"` lists what is asked.
+    """
+
+    async def post(mailbox: Mailbox) -> Posted:
+        return await mailbox.approve(seq, allow=not deny, by=by, reason=reason, key=key)
+
+    return _posted(db, session, post, "denial sent" if deny else "approval sent", as_json=as_json)
+
+
+@click.command(short_help="Cancel a session's running turn.")
+@click.argument("session", metavar="ID")
+@click.option("--cause", metavar="TEXT", default="user", show_default=True, help="Why; it stands in the log.")
+@click.option("--now", is_flag=True, help="Give running tools no time to end by themselves.")
+@click.option("--drop-queue", is_flag=True, help="Remove what waits in the inbox, too.")
+@key_option
+@db_option
+@json_option
+def cancel(
+    session: str, cause: str, now: bool, drop_queue: bool, key: str | None, db: str | None, as_json: bool
+) -> int:
+    """End the running turn of session ID as aborted. Does nothing when no turn runs."""
+
+    async def post(mailbox: Mailbox) -> Posted:
+        return await mailbox.cancel(cause, now=now, keep_queue=not drop_queue, key=key)
+
+    return _posted(db, session, post, "cancel sent", as_json=as_json)
+
+
+def _posted(
+    db: str | None, session: str, post: Callable[[Mailbox], Awaitable[Posted]], said: str, *, as_json: bool
+) -> int:
+    path = log_to_read(db)
+
+    async def main() -> Posted:
+        async with open_kernel(path, discover=False) as kernel:
+            return await post(kernel.mailbox(session))
+
+    posted = trio.run(main)
+    output = Output(as_json=as_json)
+    if as_json:
+        output.json({"session": session, "letter_id": posted.letter_id, "message_id": posted.message_id})
+    else:
+        output.line((one_line(session), "bold"), f": {said}")
+    return FINE
