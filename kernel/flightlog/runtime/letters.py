@@ -24,7 +24,7 @@ from flightlog.runtime.inbox import Inbox
 from flightlog.runtime.journal import Journal
 from flightlog.store.letter_codec import decode_letter
 from flightlog.store.store import Store
-from flightlog_hookspecs.errors import Fenced, StoreError, StoreStopped
+from flightlog_hookspecs.errors import Fenced, ForkedProcess, LogCorrupt, StoreError, StoreStopped
 from flightlog_hookspecs.events import ApprovalDecided, Event, LetterTaken, Record
 
 POLL_S: Final = 0.02
@@ -114,12 +114,22 @@ class Postman:
         with suppress(StoreStopped):
             while True:
                 await self._somebody.wait()
-                newest = self._store.read("last_letter")[0][0]
-                if newest != self._seen:
-                    for session in tuple(self._sessions):
-                        await self._take(session)
-                    self._seen = newest
+                try:
+                    await self._look()
+                except (LogCorrupt, ForkedProcess):
+                    raise
+                except StoreError:
+                    if self._store.stopped:
+                        raise
+                    # Only a read failed. Nothing was changed, so look again; a turn that needs it is told.
                 await strides.pause()
+
+    async def _look(self) -> None:
+        newest = self._store.read("last_letter")[0][0]
+        if newest != self._seen:
+            for session in tuple(self._sessions):
+                await self._take(session)
+            self._seen = newest
 
     async def _take(self, session: Reader) -> None:
         try:

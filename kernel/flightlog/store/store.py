@@ -80,6 +80,11 @@ class Store:
             self._stopped = error
             raise
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a storage fault has ended all writing."""
+        return self._stopped is not None
+
     def stop(self, why: str) -> StoreError:
         """Refuse everything from now on: what had to be saved could not be. Returns the error to raise."""
         self._stopped = StoreError(f"{self.path}: {why}")
