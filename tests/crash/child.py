@@ -124,9 +124,12 @@ async def work(clockwork: Clockwork) -> None:
             if text not in accepted:
                 await send(clockwork, session, text)
         await session.run()
-        while missing(reader.messages()) or not finished(reader.messages()):
+        for _ in range(10):
+            if not missing(reader.messages()) and finished(reader.messages()):
+                return
             await send(clockwork, session, "go on")
             await session.run()
+        raise AssertionError("it does not get anywhere")
 
 
 async def send(clockwork: Clockwork, session: Session, text: str) -> None:

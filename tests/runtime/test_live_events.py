@@ -134,9 +134,9 @@ async def test_what_another_kernel_wrote_between_two_ownerships_is_not_skipped(t
     assert got == records_of(path, deltas=True)
 
 
-async def test_a_reader_may_change_between_ring_and_store_at_any_row(fast_path: Path) -> None:
+async def test_a_reader_may_change_between_ring_and_store_at_any_row(tmp_path: Path) -> None:
     """The seam is where a gap or a repeat would hide: every start and every pace must come out the same."""
-    path = fast_path / "a.db"
+    path = tmp_path / "a.db"
     async with session_of(path, FakeModel([])) as session:
         while session.token.seq < LIVE_RING_RECORDS - 20:
             await talk(session)
