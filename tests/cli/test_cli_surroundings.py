@@ -58,8 +58,13 @@ def test_every_command_says_what_it_does_and_every_option_what_it_is_for(shell: 
     assert set(group.commands) == {
         "run",
         "resume",
+        "send",
+        "approve",
+        "cancel",
         "sessions",
         "show",
+        "tail",
+        "query",
         "verify",
         "fork",
         "export",
