@@ -24,6 +24,7 @@ from flightlog.runtime.querying import Queries
 from flightlog.runtime.reader import LogReader, SessionReader, reader_of
 from flightlog.runtime.recovery import close_session, open_session
 from flightlog.runtime.session import Session
+from flightlog.runtime.surroundings import Surroundings
 from flightlog.store.backup import back_up
 from flightlog.store.log_file import protected_paths
 from flightlog.store.query import Parameter, QueryResult
@@ -88,17 +89,15 @@ class Kernel:
                 feed=self._feeds.of(name),
             )
             approvals = Approvals(journal, has_approver=approver)
-            driver = Driver(
-                journal,
-                self.registry,
-                model=model,
-                system=system,
+            around = Surroundings(
+                registry=self.registry,
                 limits=limits or Limits(),
                 approvals=approvals,
                 threads=self._threads,
                 workspace=self._workspace,
                 protected=protected_paths(self._store.path),
             )
+            driver = Driver(journal, around, model=model, system=system)
             session = Session(journal, driver, approvals)
             try:
                 self._postman.add(session)

@@ -12,16 +12,14 @@ import trio
 
 from flightlog.core.history import EncodedRequest, Place, Prefix
 from flightlog.core.inbox import removed, waiting
-from flightlog.core.limits import Limits
 from flightlog.core.plan import Append, Idle, RunTools, SendRequest, follow, plan, retry_after
 from flightlog.core.request import assert_request_reconstructable, changes
 from flightlog.core.state import Call
-from flightlog.runtime.approvals import Approvals
 from flightlog.runtime.closing import close_turn
 from flightlog.runtime.error_groups import described, leaves
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.model_call import DeltaRecorder, call_model
-from flightlog.runtime.plugins import Registry
+from flightlog.runtime.surroundings import Surroundings
 from flightlog.runtime.tool_runner import ToolRunner
 from flightlog.store.codec import EventRow, decode, decode_message
 from flightlog_hookspecs.adapters import Adapter, Request
@@ -40,28 +38,11 @@ from flightlog_hookspecs.events import (
 class Driver:
     """Drives one session. `cancel` may be called at any time, also when nothing runs."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        registry: Registry,
-        *,
-        model: str,
-        system: str,
-        limits: Limits,
-        approvals: Approvals,
-        threads: trio.CapacityLimiter,
-        workspace: str,
-        protected: tuple[str, ...],
-    ) -> None:
+    def __init__(self, journal: Journal, around: Surroundings, *, model: str, system: str) -> None:
         self._journal = journal
-        self._registry = registry
+        self._around = around
         self._model = model
         self._system = system
-        self._limits = limits
-        self._approvals = approvals
-        self._threads = threads
-        self._workspace = workspace
-        self._protected = protected
         self._encoded: EncodedRequest | None = None
         self._proven_header: RequestHeader | None = None
         self._scope: trio.CancelScope | None = None
@@ -82,7 +63,7 @@ class Driver:
         self._cause = self._cause or cause
         self._scope.cancel()
         if self._runner:
-            self._runner.stop(grace_s=0 if now else self._limits.cancel_grace_s)
+            self._runner.stop(grace_s=0 if now else self._around.limits.cancel_grace_s)
         return True
 
     async def run(self) -> None:
@@ -119,7 +100,7 @@ class Driver:
     async def _loop(self) -> None:
         journal = self._journal
         while True:
-            match plan(journal.state, self._limits):
+            match plan(journal.state, self._around.limits):
                 case Idle():
                     return
                 case Append():
@@ -135,18 +116,10 @@ class Driver:
         """Commit `events` together with all that follows from them, or from the state when there are none."""
         journal = self._journal
         # Decided when the append's turn has come: until then messages may be edited, withdrawn or added.
-        await journal.append(lambda state: follow(state, journal.seq, events, self._limits), times_us=times_us)
+        await journal.append(lambda state: follow(state, journal.seq, events, self._around.limits), times_us=times_us)
 
     async def _run_tools(self, calls: tuple[Call, ...]) -> None:
-        runner = ToolRunner(
-            self._journal,
-            self._registry,
-            self._limits,
-            self._approvals,
-            self._threads,
-            self._workspace,
-            self._protected,
-        )
+        runner = ToolRunner(self._journal, self._around)
         self._runner = runner
         try:
             await runner.run(calls)
@@ -157,7 +130,7 @@ class Driver:
         """Make one attempt: prove the request, log it, send it, log its end."""
         journal = self._journal
         head = await self._current_head()
-        adapter, _ = self._registry.adapter_of(f"{head.adapter}:{head.model}")
+        adapter, _ = self._around.registry.adapter_of(f"{head.adapter}:{head.model}")
         encoded = self._prove(adapter, head)
         sent = RequestSent(
             attempt=attempt,
@@ -169,14 +142,14 @@ class Driver:
         journal.store.check_alive()  # another session's fault may have stopped it since
         journal.on_boundary("request", journal.session, journal.seq)
         request = Request(head=head, messages=Prefix(encoded.messages), fragments=Prefix(encoded.fragments))
-        recorder = DeltaRecorder(journal, attempt, self._limits.delta_flush_ms)
-        answer = await call_model(journal, adapter, request, recorder, self._limits)
+        recorder = DeltaRecorder(journal, attempt, self._around.limits.delta_flush_ms)
+        answer = await call_model(journal, adapter, request, recorder, self._around.limits)
         ending: list[Event] = []
         if isinstance(answer, ProviderError):
             failed = RequestFailed(
                 attempt=attempt, failure=answer.kind, message=answer.message, retryable=answer.retryable
             )
-            retry = retry_after(failed, answer.retry_after_s, self._limits)
+            retry = retry_after(failed, answer.retry_after_s, self._around.limits)
             ending += [failed, retry] if retry else [failed]
         else:
             ending.append(answer)
@@ -189,7 +162,7 @@ class Driver:
         state = journal.state
         assert state.step is not None, "requests are made inside a step"
         if state.header is None or (state.step.number == 1 and state.step.attempt == 0):
-            head = self._registry.head(self._model, self._system)
+            head = self._around.registry.head(self._model, self._system)
             reason = changes(state.header, head)
             if reason:
                 await journal.append(RequestHeader(head=head, reason=reason))

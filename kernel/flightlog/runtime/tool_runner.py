@@ -15,15 +15,13 @@ import trio
 from attrs import evolve, frozen
 
 from flightlog.core import repair
-from flightlog.core.limits import Limits
 from flightlog.core.schedule import startable
 from flightlog.core.state import Call
 from flightlog.core.tool_schema import BadArguments, PreparedTool
-from flightlog.runtime.approvals import Approvals
 from flightlog.runtime.error_groups import described, single_error, unwrapped
 from flightlog.runtime.guards import rule
 from flightlog.runtime.journal import Journal
-from flightlog.runtime.plugins import Registry
+from flightlog.runtime.surroundings import Surroundings
 from flightlog.runtime.tool_output import Rendered, failed, rendered, told
 from flightlog.runtime.tool_process import ProcessFailed, run_in_process
 from flightlog.store.store import Blob
@@ -49,23 +47,9 @@ class ToolRunner:
     to end by themselves, then cancels them. Every result that comes to be is committed.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        registry: Registry,
-        limits: Limits,
-        approvals: Approvals,
-        threads: trio.CapacityLimiter,
-        workspace: str,
-        protected: tuple[str, ...],
-    ) -> None:
+    def __init__(self, journal: Journal, around: Surroundings) -> None:
         self._journal = journal
-        self._registry = registry
-        self._limits = limits
-        self._approvals = approvals
-        self._threads = threads
-        self._workspace = workspace
-        self._protected = protected
+        self._around = around
         self._stopping = False
         self._last_deadline = math.inf
         self._scopes: dict[int, trio.CancelScope] = {}
@@ -89,22 +73,24 @@ class ToolRunner:
                 try:
                     await self._schedule(nursery, runnable)
                 except trio.Cancelled:
-                    self.stop(self._limits.cancel_grace_s)  # the nursery waits for the bodies, which are shielded
+                    self.stop(
+                        self._around.limits.cancel_grace_s
+                    )  # the nursery waits for the bodies, which are shielded
                     raise
 
     def _sort(self, calls: Sequence[Call]) -> tuple[list[Runnable], list[tuple[ToolResult, Blob | None]]]:
         runnable, refused = [], []
         for call in calls:
-            prepared = self._registry.tools.get(call.name)
+            prepared = self._around.registry.tools.get(call.name)
             if prepared is None:
-                known = ", ".join(sorted(self._registry.tools)) or "none"
+                known = ", ".join(sorted(self._around.registry.tools)) or "none"
                 end = failed(f"There is no tool named {call.name!r}. Available: {known}.")
                 refused.append((self._result(call, end, None, 0), end.blob))
                 continue
             try:
                 arguments = prepared.arguments(call.arguments)
             except BadArguments as error:
-                end = told(str(error), self._limits)
+                end = told(str(error), self._around.limits)
                 refused.append((self._result(call, end, None, 0), end.blob))
             else:
                 runnable.append(Runnable(call=call, prepared=prepared, arguments=arguments))
@@ -115,9 +101,9 @@ class ToolRunner:
         while len(self._finished) < len(runnable):
             await trio.lowlevel.checkpoint_if_cancelled()  # a cancelled turn starts nothing
             self._changed = trio.Event()
-            start = startable(modes, self._running, self._finished, self._limits.parallel_tools)
+            start = startable(modes, self._running, self._finished, self._around.limits.parallel_tools)
             self._running.update(start)
-            if self._registry.guards:
+            if self._around.registry.guards:
                 for index in start:
                     nursery.start_soon(self._run_guarded, index, runnable[index])
             elif start:
@@ -150,22 +136,22 @@ class ToolRunner:
 
     async def _refusal(self, item: Runnable) -> Rendered | None:
         """Ask guards, and a person if they want one. None when the call may run."""
-        if not self._registry.guards:
+        if not self._around.registry.guards:
             return None
-        ruling = await rule(self._registry.guards, self._proposed(item), self._threads)
+        ruling = await rule(self._around.registry.guards, self._proposed(item), self._around.threads)
         if ruling.faults:
             await self._journal.append(*ruling.faults)
         match ruling.verdict:
             case Deny(reason=reason):
                 return self._denied(f"Denied: {reason}")
             case Ask(question=question):
-                answer = await self._approvals.ask(self._question(item, question, ruling.guard))
+                answer = await self._around.approvals.ask(self._question(item, question, ruling.guard))
                 if answer.decision != "allowed":
                     return self._denied(f"Denied by {answer.by}. {answer.reason}".rstrip())
         return None
 
     def _denied(self, message: str) -> Rendered:
-        return evolve(told(message, self._limits), outcome="denied")
+        return evolve(told(message, self._around.limits), outcome="denied")
 
     async def _run_body(self, index: int, item: Runnable, intent: ToolCall, call_seq: int) -> None:
         journal = self._journal
@@ -189,15 +175,15 @@ class ToolRunner:
         try:
             with scope:
                 value = await self._invoke(item, intent, scope)
-                return rendered(value, self._limits)
+                return rendered(value, self._around.limits)
         except ToolError as error:
-            return told(str(error), self._limits)
+            return told(str(error), self._around.limits)
         except ProcessFailed as error:
             return failed(str(error)) if tool.effect in REPEATABLE else failed(f"{error} {repair.UNKNOWN}", "unknown")
         except (trio.Cancelled, KeyboardInterrupt):
             raise
         except BaseException as error:
-            return told(f"{tool.name} failed: {described(unwrapped(error))}", self._limits)
+            return told(f"{tool.name} failed: {described(unwrapped(error))}", self._around.limits)
         return self._cut_off(tool)
 
     def _cut_off(self, tool: Tool) -> Rendered:
@@ -220,8 +206,8 @@ class ToolRunner:
             position=intent.position,
             call_id=intent.call_id,
             deadline=scope.deadline,
-            workspace=self._workspace,
-            protected=self._protected,
+            workspace=self._around.workspace,
+            protected=self._around.protected,
         )
         leading = (context,) if item.prepared.wants_context else ()
         if tool.isolation == "process":
@@ -230,7 +216,7 @@ class ToolRunner:
             return await tool.body(*leading, **item.arguments)
         # Boxed, since trio refuses a coroutine as a thread's result: a wrapped async body returns one.
         (value,) = await trio.to_thread.run_sync(
-            lambda: (tool.body(*leading, **item.arguments),), abandon_on_cancel=True, limiter=self._threads
+            lambda: (tool.body(*leading, **item.arguments),), abandon_on_cancel=True, limiter=self._around.threads
         )
         return await value if inspect.isawaitable(value) else value
 

@@ -1,0 +1,22 @@
+"""What a session works with, besides its log: handed from the kernel to the loop to the tools."""
+
+from __future__ import annotations
+
+import trio
+from attrs import field, frozen
+
+from flightlog.core.limits import Limits
+from flightlog.runtime.approvals import Approvals
+from flightlog.runtime.plugins import Registry
+
+
+@frozen(kw_only=True)
+class Surroundings:
+    """`workspace` is the folder tools may work in, "" for none; `protected` paths no tool may touch."""
+
+    registry: Registry
+    limits: Limits
+    approvals: Approvals
+    threads: trio.CapacityLimiter = field(eq=False)
+    workspace: str
+    protected: tuple[str, ...]
