@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 from attrs import define, field
-from trio.testing import MockClock  # noqa: TC002  pytest-trio looks at it
+from trio.testing import MockClock
 
 from flightlog import Kernel, Limits, Session
 from flightlog.store.connection import Busy

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock  # noqa: TC002  pytest-trio looks at it
+from trio.testing import MockClock
 
 from flightlog import Kernel, Limits
 from flightlog.core.limits import BLOB_MIN_BYTES

@@ -73,9 +73,8 @@ class ToolRunner:
                 try:
                     await self._schedule(nursery, runnable)
                 except trio.Cancelled:
-                    self.stop(
-                        self._around.limits.cancel_grace_s
-                    )  # the nursery waits for the bodies, which are shielded
+                    # The nursery waits for the bodies, which are shielded.
+                    self.stop(self._around.limits.cancel_grace_s)
                     raise
 
     def _sort(self, calls: Sequence[Call]) -> tuple[list[Runnable], list[tuple[ToolResult, Blob | None]]]:
