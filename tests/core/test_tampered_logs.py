@@ -126,7 +126,8 @@ def changes(state: State, original: Event) -> Iterator[Change]:
             yield from call_changes(state, original)
         case ApprovalDecided():
             for seq in (original.asked_seq - 1, original.asked_seq + 1, 0):
-                yield "asked seq", evolve(original, asked_seq=seq), {"decided-asked"}
+                if seq not in state.questions:
+                    yield "asked seq", evolve(original, asked_seq=seq), {"decided-asked"}
         case ToolResult():
             yield from call_changes(state, original)
             for seq in {None, (original.call_seq or 0) + 1, (original.call_seq or 2) - 1} - {original.call_seq}:

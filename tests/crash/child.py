@@ -7,6 +7,7 @@ n-th boundary (never, for a negative n). The answer is a line with the child's e
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -144,9 +145,15 @@ def finished(messages: Sequence[Message]) -> bool:
     return isinstance(last, AssistantMessage) and last.text == "All is finished."
 
 
+def die_with_the_parent() -> None:
+    """A test run that is stopped leaves no process behind."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
 def child(folder: Path, die_at: int) -> None:
     """What a forked child does; never returns."""
     code = 1
+    die_with_the_parent()
     try:
         clockwork = Clockwork(folder, die_at)
         trio.run(work, clockwork, clock=trio.testing.MockClock(autojump_threshold=0))
@@ -159,6 +166,7 @@ def child(folder: Path, die_at: int) -> None:
 
 def serve() -> None:
     """Fork a child per line. What every child needs is imported and compiled once, by a run in here."""
+    die_with_the_parent()
     with tempfile.TemporaryDirectory() as folder:
         trio.run(work, Clockwork(Path(folder), -1), clock=trio.testing.MockClock(autojump_threshold=0))
     for line in sys.stdin:
