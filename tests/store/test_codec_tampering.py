@@ -9,7 +9,8 @@ from contextlib import AbstractContextManager, closing, contextmanager
 
 import pytest
 
-from flightlog.store.codec import Derived, EventRow, chained
+from flightlog.store.codec import EventRow, chained
+from flightlog.store.derived import Derived
 from flightlog.store.replay import replay
 from flightlog.store.store import Store
 from flightlog_hookspecs.errors import LogCorrupt, SchemaTooNew

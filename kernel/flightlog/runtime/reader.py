@@ -93,9 +93,12 @@ class SessionReader:
         return lambda: replaying(self._store, replay, self._key.key, deltas=deltas)
 
     def messages(self) -> list[Message]:
-        """What the model would be sent now, through the `messages` view."""
+        """What the model would be sent now, through the `messages` view. Raises `LogCorrupt` for a damaged row."""
         rows = self._store.read("messages_after", self.session, 0)
-        return [decode_message(kind, text, data, self._store.blob) for _, _, kind, text, data in rows]
+        try:
+            return [decode_message(kind, text, data, self._store.blob) for _, _, kind, text, data in rows]
+        except Undecodable as error:
+            raise LogCorrupt(self.session, None, error.rule, error.detail) from error
 
     def request(self, turn: int, step: int, attempt: int | None = None) -> SentRequest:
         """Exactly what the model saw in `attempt` (the last one by default) of that step.
@@ -156,11 +159,7 @@ class SessionReader:
                 raise LogCorrupt(
                     self.session, record.seq, "request-derivable", "the log holds another number of messages"
                 )
-        try:
-            viewed = self.messages()
-        except Undecodable as error:
-            raise LogCorrupt(self.session, None, error.rule, error.detail) from error
-        if viewed != [message for _, message in replay.history.since(0)]:
+        if self.messages() != [message for _, message in replay.history.since(0)]:
             raise LogCorrupt(self.session, None, "view-twin", "the messages view differs from the log")
         return replay.seq
 

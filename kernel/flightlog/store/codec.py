@@ -21,30 +21,17 @@ from flightlog.core import canonical
 from flightlog.core.history import place_of
 from flightlog.core.limits import BLOB_MIN_BYTES, EXCERPT_CHARS
 from flightlog.core.shape import misfit
+from flightlog.store.derived import Derived, derived_from
 from flightlog_hookspecs.content import Block, TextBlock, ThinkingBlock, ToolCallBlock, text_of
 from flightlog_hookspecs.errors import BadPayload
 from flightlog_hookspecs.events import (
-    ApprovalAsked,
-    ApprovalDecided,
     AssistantDelta,
-    AssistantMessage,
     DeltaPiece,
     Event,
-    InboxSplice,
-    LetterTaken,
     Message,
-    PluginFault,
     Record,
-    RequestFailed,
-    RequestHeader,
-    RequestRetry,
-    RequestSent,
-    SessionCreated,
-    ToolCall,
     ToolResult,
-    TurnEnd,
     UnknownEvent,
-    UserMessage,
 )
 
 V = TypeVar("V")
@@ -96,24 +83,6 @@ class EventRow(NamedTuple):
     digest: bytes
 
 
-class Derived(NamedTuple):
-    """The columns that repeat parts of the event for the views."""
-
-    attempt: int | None = None
-    position: int | None = None
-    ref_seq: int | None = None
-    call_id: str | None = None
-    message_id: str | None = None
-    slot: str | None = None
-    role: str | None = None
-    name: str | None = None
-    status: str | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cached_tokens: int | None = None
-    duration_us: int | None = None
-
-
 class Encoded(NamedTuple):
     """What one event adds to the tables: its row, large payloads, texts of deltas (at_ms, text)."""
 
@@ -148,7 +117,7 @@ def encode(record: Record, key: int, uid: str, previous: bytes) -> Encoded:
         digest = sha256(raw).digest()
         blobs.append((digest, raw))
         data = '{"$blob":"' + digest.hex() + '"}'
-    derived = _derived(event)
+    derived = derived_from(event)
     place = place_of(event, record.seq)
     facts = (record.seq, event.kind, record.at_us, record.turn, record.step, record.epoch, int(record.ignorable))
     shown = (derived.attempt, derived.position, place[0] if place else None, *derived[2:])
@@ -216,7 +185,7 @@ def decode(
 def completed(row: EventRow, blob: Callable[[bytes], bytes]) -> EventRow:
     """`row` with the columns that its event gives it, whatever they were. For kinds we know."""
     event = _structured(CLASS_OF_KIND[row.kind], row, blob, None)
-    place, derived = place_of(event, row.seq), _derived(event)
+    place, derived = place_of(event, row.seq), derived_from(event)
     return EventRow._make((*row[:8], *derived[:2], place[0] if place else None, *derived[2:], *row[22:]))
 
 
@@ -237,7 +206,7 @@ def _compare(event: Event, row: EventRow) -> None:
         raise Undecodable("columns-derived", "column place differs from the event it is derived from")
     if isinstance(event, UnknownEvent):
         return  # what a newer version shows in its columns is not for this one to judge
-    derived = _derived(event)
+    derived = derived_from(event)
     stored = (row.attempt, row.position, *row[11:22])
     if stored != derived:
         names = [name for name, a, b in zip(Derived._fields, stored, derived, strict=True) if a != b]
@@ -389,67 +358,6 @@ def structured_value(data: str, cls: type[V]) -> V:
     with _Shaped(cls.__name__):
         value: V = _converter().structure(json.loads(data), cls)
     return value
-
-
-def _derived(event: Event) -> Derived:
-    shown = canonical.displayed
-    match event:
-        case AssistantDelta():
-            return Derived(attempt=event.attempt, position=event.block, name=event.type)
-        case ToolResult():
-            return Derived(
-                position=event.position,
-                ref_seq=event.call_seq,
-                call_id=shown(event.call_id),
-                role="tool",
-                name=shown(event.name),
-                status=event.outcome,
-                duration_us=event.duration_us,
-            )
-        case ToolCall():
-            return Derived(
-                position=event.position, call_id=shown(event.call_id), name=shown(event.name), status=event.effect
-            )
-        case UserMessage():
-            return Derived(message_id=shown(event.message_id), role="user", status=event.source)
-        case AssistantMessage():
-            return Derived(
-                attempt=event.attempt,
-                role="assistant",
-                status=event.finish,
-                input_tokens=event.input_tokens,
-                output_tokens=event.output_tokens,
-                cached_tokens=event.cached_tokens,
-            )
-        case InboxSplice():
-            enters = event.content is not None
-            return Derived(
-                message_id=shown(event.message_id), slot=event.slot, role="user" if enters else None, status=event.cause
-            )
-        case RequestSent():
-            return Derived(attempt=event.attempt, ref_seq=event.header_seq, status=shown(event.purpose))
-        case RequestHeader():
-            return Derived(name=shown(f"{event.head.adapter}:{event.head.model}"), status=shown(event.reason))
-        case RequestFailed():
-            return Derived(attempt=event.attempt, status=event.failure)
-        case RequestRetry():
-            return Derived(attempt=event.attempt)
-        case ApprovalAsked():
-            return Derived(
-                position=event.position, call_id=shown(event.call_id), name=shown(event.name), status=shown(event.guard)
-            )
-        case ApprovalDecided():
-            return Derived(ref_seq=event.asked_seq, name=shown(event.by), status=event.decision)
-        case LetterTaken():
-            return Derived(message_id=shown(event.letter_id), name=event.verb, status=event.outcome)
-        case PluginFault():
-            return Derived(name=shown(event.plugin), status=shown(event.hook))
-        case TurnEnd():
-            return Derived(status=event.reason)
-        case SessionCreated():
-            return Derived(name=shown(event.title))
-        case _:
-            return Derived()
 
 
 @cache

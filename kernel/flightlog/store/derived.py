@@ -1,0 +1,109 @@
+"""The columns of a row that repeat parts of its event, so that views need no JSON.
+
+They are written by the codec and compared with the event whenever a row is read.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from flightlog.core import canonical
+from flightlog_hookspecs.events import (
+    ApprovalAsked,
+    ApprovalDecided,
+    AssistantDelta,
+    AssistantMessage,
+    Event,
+    InboxSplice,
+    LetterTaken,
+    PluginFault,
+    RequestFailed,
+    RequestHeader,
+    RequestRetry,
+    RequestSent,
+    SessionCreated,
+    ToolCall,
+    ToolResult,
+    TurnEnd,
+    UserMessage,
+)
+
+
+class Derived(NamedTuple):
+    """The columns that repeat parts of the event for the views."""
+
+    attempt: int | None = None
+    position: int | None = None
+    ref_seq: int | None = None
+    call_id: str | None = None
+    message_id: str | None = None
+    slot: str | None = None
+    role: str | None = None
+    name: str | None = None
+    status: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    duration_us: int | None = None
+
+
+def derived_from(event: Event) -> Derived:
+    """The derived columns of `event`, as the views are to see them."""
+    shown = canonical.displayed
+    match event:
+        case AssistantDelta():
+            return Derived(attempt=event.attempt, position=event.block, name=event.type)
+        case ToolResult():
+            return Derived(
+                position=event.position,
+                ref_seq=event.call_seq,
+                call_id=shown(event.call_id),
+                role="tool",
+                name=shown(event.name),
+                status=event.outcome,
+                duration_us=event.duration_us,
+            )
+        case ToolCall():
+            return Derived(
+                position=event.position, call_id=shown(event.call_id), name=shown(event.name), status=event.effect
+            )
+        case UserMessage():
+            return Derived(message_id=shown(event.message_id), role="user", status=event.source)
+        case AssistantMessage():
+            return Derived(
+                attempt=event.attempt,
+                role="assistant",
+                status=event.finish,
+                input_tokens=event.input_tokens,
+                output_tokens=event.output_tokens,
+                cached_tokens=event.cached_tokens,
+            )
+        case InboxSplice():
+            enters = event.content is not None
+            return Derived(
+                message_id=shown(event.message_id), slot=event.slot, role="user" if enters else None, status=event.cause
+            )
+        case RequestSent():
+            return Derived(attempt=event.attempt, ref_seq=event.header_seq, status=shown(event.purpose))
+        case RequestHeader():
+            return Derived(name=shown(f"{event.head.adapter}:{event.head.model}"), status=shown(event.reason))
+        case RequestFailed():
+            return Derived(attempt=event.attempt, status=event.failure)
+        case RequestRetry():
+            return Derived(attempt=event.attempt)
+        case ApprovalAsked():
+            return Derived(
+                position=event.position, call_id=shown(event.call_id), name=shown(event.name), status=shown(event.guard)
+            )
+        case ApprovalDecided():
+            return Derived(ref_seq=event.asked_seq, name=shown(event.by), status=event.decision)
+        case LetterTaken():
+            return Derived(message_id=shown(event.letter_id), name=event.verb, status=event.outcome)
+        case PluginFault():
+            return Derived(name=shown(event.plugin), status=shown(event.hook))
+        case TurnEnd():
+            return Derived(status=event.reason)
+        case SessionCreated():
+            return Derived(name=shown(event.title))
+        case _:
+            return Derived()
