@@ -57,7 +57,8 @@ class Tool:
     `mode="parallel"` may run beside other parallel calls, "exclusive" is a barrier. `effect` decides
     what happens to a call whose outcome a crash made unknowable: "read" and "idempotent" may be
     repeated, "write" and "external" never are. `timeout_s` seconds bound every call. Sync bodies run
-    in a thread; `isolation="process"` runs the body in a process of its own, so that a segfault or
+    in a thread, async ones on the kernel's own unless `isolation="thread"` gives them one with a loop of
+    theirs; `isolation="process"` runs the body in a process of its own, so that a segfault or
     an endless C loop is one failed call (the body must be importable by name).
     """
 

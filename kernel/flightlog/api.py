@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -32,7 +33,6 @@ from flightlog.store.store import Store
 from flightlog_hookspecs.errors import SessionBusy, UsageError
 
 _SESSION_NAME_MAX_CHARS: Final = 200
-_THREADS_MAX: Final = 64
 
 
 class Kernel:
@@ -43,7 +43,7 @@ class Kernel:
         self._workspace = workspace
         self._clock = clock
         self._on_boundary = on_boundary
-        self._threads = trio.CapacityLimiter(_THREADS_MAX)
+        self._threads = trio.CapacityLimiter(math.inf)  # each session bounds its own: see Limits.parallel_tools
         self._open: set[str] = set()
         self._feeds = Feeds()
         self._queries = Queries(store)

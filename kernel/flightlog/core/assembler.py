@@ -11,7 +11,7 @@ from typing import get_args
 
 from attrs import define, field
 
-from flightlog.core.canonical import whole
+from flightlog.core.canonical import paired, whole
 from flightlog.core.shape import misfit
 from flightlog_hookspecs.content import Block, BlockType, TextBlock, ThinkingBlock, ToolCallBlock
 from flightlog_hookspecs.errors import ProviderError
@@ -66,7 +66,7 @@ class Assembler:
             ):
                 start = self._open.get(index)
                 if start is not None and start.type == _TYPE_OF_DELTA[type(event)] and text:
-                    return index, start.type, text
+                    return index, start.type, paired(text)
             case BlockEnd(index=index, block=block):
                 start = self._open.pop(index, None)
                 if start is None:

@@ -152,7 +152,7 @@ def _tool_result(state: State, event: ToolResult, seq: int, epoch: int) -> State
 
 
 def _asked(state: State, event: ApprovalAsked, seq: int, epoch: int) -> State:
-    state = changed(state, questions=state.questions | {seq})
+    state = changed(state, questions=state.questions.with_item(seq))
     return _with_call(state, event.position, asked_seq=seq)
 
 

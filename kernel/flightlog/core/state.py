@@ -22,6 +22,7 @@ from flightlog_hookspecs.stream import Usage
 from flightlog_hookspecs.tools import Outcome
 
 NO_USAGE: Final = Usage()
+NO_QUESTIONS: Final[GrowingSet[int]] = GrowingSet()
 NO_LETTERS: Final[GrowingSet[str]] = GrowingSet()
 AttemptPhase = Literal["none", "open", "failed", "answered"]
 
@@ -94,7 +95,7 @@ class State:
     steps: int = 0
     step: Step | None = None
     last_step: Step | None = None
-    questions: frozenset[int] = frozenset()
+    questions: GrowingSet[int] = NO_QUESTIONS
     letters: GrowingSet[str] = NO_LETTERS
     header: RequestHeader | None = None
     header_seq: int = 0

@@ -110,6 +110,7 @@ class Journal:
                 await trio.sleep(BUSY_POLL_S)
         raise self.store.stop(f"another process has held the write lock for {BUSY_WAIT_MAX_S:.0f} s")
 
+    @trio.lowlevel.enable_ki_protection  # a Ctrl-C between commit and state would leave us behind our own log
     def _append(
         self, events: Sequence[Due], times_us: Sequence[int], blobs: Sequence[Blob], *, barrier: bool
     ) -> tuple[Record, ...]:

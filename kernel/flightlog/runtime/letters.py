@@ -8,7 +8,6 @@ append at once; a death in between ends that turn and that call anyway.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
 
@@ -84,7 +83,7 @@ class Reader(Protocol):
         """Take all that wait."""
 
     def fence(self, error: StoreError) -> None:
-        """A newer owner was found."""
+        """Nothing more can be taken, because of `error`."""
 
 
 class Postman:
@@ -111,7 +110,7 @@ class Postman:
     async def run(self) -> None:
         """Look for letters, until cancelled or until the store has stopped (whoever met the fault was told)."""
         strides = Strides(POLL_S)
-        with suppress(StoreStopped):
+        try:
             while True:
                 await self._somebody.wait()
                 try:
@@ -123,8 +122,12 @@ class Postman:
                         raise
                     # Only a read failed. Nothing was changed, so look again; a turn that needs it is told.
                 await strides.pause()
+        except StoreStopped as error:
+            for session in tuple(self._sessions):
+                session.fence(error)  # who waits for messages would otherwise wait for ever
 
     async def _look(self) -> None:
+        self._store.check_alive(in_place=False)
         newest = self._store.read("last_letter")[0][0]
         if newest != self._seen:
             for session in tuple(self._sessions):
@@ -134,6 +137,6 @@ class Postman:
     async def _take(self, session: Reader) -> None:
         try:
             await session.take_letters()
-        except Fenced as error:
+        except (Fenced, LogCorrupt) as error:
             self.remove(session)
             session.fence(error)

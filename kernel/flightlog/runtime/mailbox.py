@@ -80,6 +80,7 @@ class Mailbox:
         letter = decode_letter(there)
         return Posted(letter_id=letter.uid, message_id=letter.message_id if isinstance(body, Words) else "")
 
+    @trio.lowlevel.enable_ki_protection
     async def _posted(self, letter: LetterRow) -> LetterRow:
         """Enter it, or find the one under its key. Cancelled while it waits, it leaves nothing behind."""
         give_up = trio.current_time() + BUSY_WAIT_MAX_S

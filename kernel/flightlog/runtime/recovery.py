@@ -25,7 +25,7 @@ from flightlog.store.connection import Busy
 from flightlog.store.replay import check_ending, replay
 from flightlog.store.store import Blob, NewSession, SessionKey, Store
 from flightlog.version import __version__
-from flightlog_hookspecs.errors import HeadMismatch, SessionBusy, StoreStopped
+from flightlog_hookspecs.errors import HeadMismatch, SessionBusy, StoreStopped, UsageError
 from flightlog_hookspecs.events import PluginVersion, Record, SessionClosed, SessionCreated, SessionOpened, TurnEnd
 
 
@@ -53,7 +53,7 @@ async def open_session(
         loaded = replay(store, name, found.key, found.uid)
         check_ending(loaded)
         if expect:
-            check_token(store, found, expect)
+            check_token(store, name, found, expect)
         journal = Journal(store, found.key, loaded, clock, on_boundary, feed)
         await journal.append(opening(plugins), barrier=True)
         # This is on_crash="close". "continue" will leave the turn open here and let plan() go on from it.
@@ -84,8 +84,10 @@ async def close_session(journal: Journal) -> None:
         journal.feed.disown()
 
 
-def check_token(store: Store, found: SessionKey, expect: HeadToken) -> None:
-    """Raise `HeadMismatch` unless the log holds the row that `expect` names."""
+def check_token(store: Store, session: str, found: SessionKey, expect: HeadToken) -> None:
+    """Raise `HeadMismatch` unless the log holds the row that `expect` names, `UsageError` for another session's."""
+    if expect.session != session:
+        raise UsageError(f"the token given as `expect` is of session {expect.session!r}, not of {session!r}")
     rows = store.read("event_at", found.key, expect.seq)
     if not rows or bytes(rows[0][-1]).hex() != expect.digest:
         raise HeadMismatch(
@@ -94,6 +96,7 @@ def check_token(store: Store, found: SessionKey, expect: HeadToken) -> None:
         )
 
 
+@trio.lowlevel.enable_ki_protection
 async def _create(store: Store, name: str, title: str, clock: Clock) -> SessionKey:
     uid = clock.new_id()
     first = Record(

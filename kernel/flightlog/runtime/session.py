@@ -118,6 +118,7 @@ class Session:
             if self._finished:
                 return self._turn() if self._journal.state.turn > before else None
             # Whoever drove was cancelled or failed: drive in its place.
+            self._check_open()
         done = self._running = trio.Event()
         self._finished = False
         try:
@@ -179,13 +180,14 @@ class Session:
             self._wake.set()
 
     def fence(self, error: StoreError) -> None:
-        """A newer owner was found: refuse everything, and wake whoever waits here for messages."""
+        """Refuse everything from now on because of `error`, and wake whoever waits here for messages."""
         self._fenced = error
         self._wake.set()
 
     async def close(self) -> None:
         """End a running turn and refuse everything from now on. Called by the context manager."""
         self._closed = True
+        self._wake.set()
         with trio.CancelScope(shield=True):
             while self._running is not None:
                 self._driver.cancel("session closed")

@@ -35,6 +35,7 @@ async def run_in_process(body: Callable[..., Any], leading: Sequence[object], ar
         finally:
             token.run_sync_soon(ended.set)
 
+    await trio.lowlevel.checkpoint_if_cancelled()  # from here on the thread is certain to start
     try:
         await trio.to_thread.run_sync(attend, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
     except trio.Cancelled:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import trio
@@ -155,6 +156,11 @@ class ToolRunner:
     async def _run_body(self, index: int, item: Runnable, intent: ToolCall, call_seq: int) -> None:
         journal = self._journal
         journal.store.check_alive()  # another session's fault may have stopped it since the intent was committed
+        if self._stopping:  # cancelled while the intent waited for the file: the body never began
+            never = self._result(item.call, failed(repair.ABORTED_UNSTARTED, "aborted"), call_seq, 0)
+            await journal.append(never, barrier=True)
+            self._finish(index)
+            return
         deadline = trio.current_time() + item.prepared.tool.timeout_s
         scope = trio.CancelScope(deadline=min(deadline, self._last_deadline), shield=True)
         self._scopes[index] = scope
@@ -176,12 +182,16 @@ class ToolRunner:
                 value = await self._invoke(item, intent, scope)
                 return rendered(value, self._around.limits)
         except ToolError as error:
-            return told(str(error), self._around.limits)
+            return self._cut_off(tool) if scope.cancel_called else told(str(error), self._around.limits)
         except ProcessFailed as error:
             return failed(str(error)) if tool.effect in REPEATABLE else failed(f"{error} {repair.UNKNOWN}", "unknown")
         except (trio.Cancelled, KeyboardInterrupt):
             raise
         except BaseException as error:
+            if (
+                scope.cancel_called
+            ):  # a body may answer its cancel with an error of its own: it was cut off all the same
+                return self._cut_off(tool)
             return told(f"{tool.name} failed: {described(unwrapped(error))}", self._around.limits)
         return self._cut_off(tool)
 
@@ -212,12 +222,18 @@ class ToolRunner:
         if tool.isolation == "process":
             return await run_in_process(tool.body, leading, item.arguments)
         if inspect.iscoroutinefunction(tool.body):
-            return await tool.body(*leading, **item.arguments)
+            if tool.isolation == "inline":
+                return await tool.body(*leading, **item.arguments)
+            return await self._in_thread(partial(trio.run, partial(tool.body, *leading, **item.arguments)))
+        value = await self._in_thread(partial(tool.body, *leading, **item.arguments))
+        return await value if inspect.isawaitable(value) else value
+
+    async def _in_thread(self, body: Callable[[], object]) -> object:
         # Boxed, since trio refuses a coroutine as a thread's result: a wrapped async body returns one.
         (value,) = await trio.to_thread.run_sync(
-            lambda: (tool.body(*leading, **item.arguments),), abandon_on_cancel=True, limiter=self._around.threads
+            lambda: (body(),), abandon_on_cancel=True, limiter=self._around.threads
         )
-        return await value if inspect.isawaitable(value) else value
+        return value
 
     def stop(self, grace_s: float) -> None:
         """Give running bodies at most `grace_s` more seconds. May be called again, to hurry them."""

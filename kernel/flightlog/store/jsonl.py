@@ -11,7 +11,7 @@ Each line has exactly one form, so an import that is exported again yields the s
 from __future__ import annotations
 
 import base64
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_type_hints
 
 from flightlog.core import canonical
 from flightlog.store.codec import CLASS_OF_KIND, EventRow
@@ -60,6 +60,7 @@ class BadLine(Exception):
 # Columns repeat what the data says, so they are not exported; of a kind that only a newer version
 # knows nobody here can derive them again, so they are.
 _COLUMNS: Final = EventRow._fields[8:22]
+_NUMBERS: Final = frozenset(name for name in _COLUMNS if "int" in str(get_type_hints(EventRow)[name]))
 _REQUIRED: Final[dict[str, type]] = {"seq": int, "at": int, "kind": str, "epoch": int, "data": str, "digest": str}
 _OPTIONAL: Final[dict[str, type]] = {
     "turn": int,
@@ -144,6 +145,8 @@ def _row_line(value: dict[str, Any]) -> RowLine:
             _text(part)
     columns = value.get("columns", {})
     if set(columns) - set(_COLUMNS) or any(type(_text(column)) not in (int, str) for column in columns.values()):
+        raise TypeError("columns")
+    if any(type(part) is not (int if name in _NUMBERS else str) for name, part in columns.items()):
         raise TypeError("columns")
     pieces = [(at_ms, _text(text)) for at_ms, text in value.get("deltas", [])]
     if any(type(at_ms) is not int or type(text) is not str for at_ms, text in pieces):

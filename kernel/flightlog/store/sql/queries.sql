@@ -99,11 +99,11 @@ FROM events WHERE session = ? AND seq = ?
 -- name: first_splice
 SELECT session, seq, kind, at, turn, step, epoch, ignorable, attempt, position, place, ref_seq, call_id, message_id,
   slot, role, name, status, input_tokens, output_tokens, cached_tokens, duration_us, text, text_blob, data, digest
-FROM events WHERE session = ? AND message_id = ? AND slot IS NOT NULL ORDER BY seq LIMIT 1
+FROM events WHERE session = ? AND message_id = ? AND slot IS NOT NULL AND kind = 'inbox/splice' ORDER BY seq LIMIT 1
 -- name: last_splice
 SELECT session, seq, kind, at, turn, step, epoch, ignorable, attempt, position, place, ref_seq, call_id, message_id,
   slot, role, name, status, input_tokens, output_tokens, cached_tokens, duration_us, text, text_blob, data, digest
-FROM events WHERE session = ? AND message_id = ? AND slot IS NOT NULL ORDER BY seq DESC LIMIT 1
+FROM events WHERE session = ? AND message_id = ? AND slot IS NOT NULL AND kind = 'inbox/splice' ORDER BY seq DESC LIMIT 1
 -- name: deltas_of_event
 SELECT at_ms, text FROM delta_texts WHERE session = ? AND seq = ? ORDER BY i
 -- The messages the model is sent that stand after a place, as the view orders them.
