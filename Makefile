@@ -14,7 +14,7 @@ export HYPOTHESIS_PROFILE
 SEED := $(SEED)
 SEED_OPTION = $(if $(filter quick,$(HYPOTHESIS_PROFILE)),,--hypothesis-seed=$(SEED))
 
-.PHONY: help setup check format lint types contracts test demo bench clean
+.PHONY: help setup check format lint types contracts test demo bench docs clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ demo: $(STAMP)  ## kill an agent in mid-stream, resume it, prove that nothing wa
 
 bench: $(STAMP)  ## the benchmarks
 	@if test -f benchmarks/run.py; then $(BIN)/python benchmarks/run.py; else echo "no benchmarks to run"; fi
+
+docs: $(STAMP)  ## write the pages that are generated from the code
+	$(BIN)/python docs/generate.py
 
 clean:  ## everything that can be made again
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

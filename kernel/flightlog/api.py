@@ -73,6 +73,7 @@ class Kernel:
         `HeadMismatch`.
         """
         _check_name(name)
+        _check_types(system=(system, str), title=(title, str), limits=(limits, Limits), expect=(expect, HeadToken))
         self.registry.adapter_of(model)
         if name in self._open:
             raise SessionBusy(f"session {name!r} is already open in this kernel")
@@ -186,11 +187,12 @@ async def open_kernel(
     for tests. Raises a `StoreError` that says what is wrong with the file, `PluginError` for a broken
     plugin that was passed in.
     """
-    folder = os.path.abspath(workspace) if workspace is not None else ""
+    folder = _path("workspace", workspace) if workspace is not None else ""
+    _check_types(clock=(clock, Clock))
     if folder and not os.path.isdir(folder):
         raise UsageError(f"workspace {folder} is not a folder")
     registry = load_plugins(discover=discover, plugins=plugins)
-    store = Store.open(os.path.abspath(path))
+    store = Store.open(_path("path", path))
     kernel = Kernel(store, registry, folder, clock or Clock(), on_boundary)
     try:
         async with beside(kernel.deliver):
@@ -208,7 +210,21 @@ def open_log(path: str | os.PathLike[str], *, discover: bool = True, plugins: Se
     Adapters found by `discover` or in `plugins` let it prove the hash of every request.
     """
     registry = load_plugins(discover=discover, plugins=plugins)
-    return LogReader(Store.open_to_read(os.path.abspath(path)), registry)
+    return LogReader(Store.open_to_read(_path("path", path)), registry)
+
+
+def _path(name: str, given: object) -> str:
+    try:
+        return os.path.abspath(os.fsdecode(given))  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(f"{name} must be a path, not {type(given).__name__}") from None
+
+
+def _check_types(**given: tuple[object, type]) -> None:
+    """Refuse what would otherwise fail in the middle of a turn. None stands for a default."""
+    for name, (value, wanted) in given.items():
+        if value is not None and not isinstance(value, wanted):
+            raise UsageError(f"{name} must be a {wanted.__name__}, not {type(value).__name__}")
 
 
 def _check_name(name: str) -> None:

@@ -59,3 +59,10 @@ def test_public_names_are_listed_once_and_lead_to_their_objects() -> None:
     )
     for name in flightlog.__all__:
         assert getattr(flightlog, name) is not None
+
+
+def test_every_make_target_that_the_docs_name_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {name for page in PAGES for name in re.findall(r"(?:^ {4}|`)make ([a-z]+)", page.read_text(), re.MULTILINE)}
+    assert named
+    assert named <= targets

@@ -131,8 +131,10 @@ async def test_a_plugin_passed_in_is_not_discovered_a_second_time(tmp_path: Path
         assert sorted(kernel.registry.tools) == ["append_line", "read_file"]
 
 
-async def test_a_plugin_without_hooks_offers_nothing_and_harms_nothing(tmp_path: Path) -> None:
-    assert await tools_of(tmp_path / "a.db", object(), types.ModuleType("empty")) == []
+@pytest.mark.parametrize("plugin", [object(), types.ModuleType("empty")], ids=["object", "module"])
+async def test_a_plugin_without_hooks_is_a_mistake_and_says_so(tmp_path: Path, plugin: object) -> None:
+    with pytest.raises(PluginError, match="has no hooks"):
+        await tools_of(tmp_path / "a.db", plugin)
 
 
 async def test_two_kernels_share_nothing(tmp_path: Path) -> None:

@@ -70,7 +70,8 @@ async def test_a_call_cancelled_while_its_intent_waits_for_the_file_never_begins
     async with (
         opened(path, FakeModel([calls(("put", {}))]), put) as kernel,
         opened(path, FakeModel([])) as other,
-        kernel.session("s", model="fake:m") as session,trio.open_nursery() as nursery
+        kernel.session("s", model="fake:m") as session,
+        trio.open_nursery() as nursery,
     ):
         await session.followup("go")
         blocker = other._store.database

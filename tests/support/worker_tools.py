@@ -103,3 +103,22 @@ def effect(marker: str, fifo: str, target: str) -> str:
     with open(target, "a") as file:
         file.write("done\n")
     return "done"
+
+
+class Mute(ToolError):
+    """An error that cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("I cannot say")
+
+
+def mute() -> str:
+    """Fail without words."""
+    raise Mute
+
+
+def forks() -> str:
+    """Answer at once, and leave a child behind that holds everything open."""
+    if os.fork() == 0:
+        signal.pause()
+    return "answered"

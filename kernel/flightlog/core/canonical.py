@@ -132,6 +132,10 @@ def plain(value: object, depth: int = 0) -> Json:
         return {key: plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item, depth + 1) for item in value]
+    for base in (str, int, float):
+        # An enum member, a numpy number: the value is meant. A bool is an int, and stays what it is.
+        if isinstance(value, base) and type(value) not in (base, bool):
+            return base.__str__(value) if base is str else base(value)
     return value
 
 

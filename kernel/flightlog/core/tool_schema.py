@@ -105,6 +105,8 @@ def prepare(tool: Tool, plugin: str, plugin_version: str) -> PreparedTool:
 def _check_fields(tool: Tool) -> None:
     if not callable(tool.body):
         raise UsageError(f"tool {tool.name!r}: its body {tool.body!r:.100} is not callable")
+    if not isinstance(tool.name, str):
+        raise UsageError(f"a tool's name must be a string, not {type(tool.name).__name__}")
     if not tool.name.replace("-", "_").isidentifier() or len(tool.name) > _NAME_MAX_CHARS or not tool.name.isascii():
         raise UsageError(
             f"tool name {tool.name!r} must be 1 to 64 ASCII letters, digits, '_' or '-', not starting with a digit"

@@ -26,11 +26,15 @@ def leaves(error: BaseException) -> list[BaseException]:
 
 def described(error: BaseException) -> str:
     """Type and words of `error`, also of one that cannot say what it is."""
+    return f"{type(error).__name__}: {said(error)}"
+
+
+def said(error: BaseException) -> str:
+    """The words of `error`, also of one that cannot say them."""
     try:
-        words = str(error)
+        return str(error)
     except Exception:
-        words = "(its message cannot be shown)"
-    return f"{type(error).__name__}: {words}"
+        return "(its message cannot be shown)"
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from flightlog.core.inbox import Way
 from flightlog.core.state import State
 from flightlog.runtime.journal import HeadToken, Journal
 from flightlog.store.codec import EventRow, decode
-from flightlog_hookspecs.content import Block, TextBlock, ThinkingBlock, ToolCallBlock, text_blocks
+from flightlog_hookspecs.content import Block, TextBlock, text_blocks
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import Event, InboxSplice, SpliceCause
 
@@ -95,12 +95,12 @@ class Inbox:
 
 
 def checked_content(content: object) -> tuple[Block, ...]:
-    """`content` as blocks. Raises `UsageError` when it is neither a string nor a tuple of blocks."""
+    """`content` as blocks. Raises `UsageError` when it is neither a string nor a tuple of text blocks."""
     blocks = text_blocks(content) if isinstance(content, str) else content
-    if not isinstance(blocks, tuple) or not all(
-        isinstance(block, (TextBlock, ThinkingBlock, ToolCallBlock)) for block in blocks
-    ):
+    if not isinstance(blocks, tuple):
         raise UsageError(f"a message is a string or a tuple of blocks, not {type(content).__name__}")
+    if wrong := next((block for block in blocks if not isinstance(block, TextBlock)), None):
+        raise UsageError(f"a message holds text blocks, not a {type(wrong).__name__}: only models think and call")
     return blocks
 
 

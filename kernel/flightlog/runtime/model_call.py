@@ -99,13 +99,15 @@ def _failure_of(error: BaseException) -> ProviderError:
     error = unwrapped(error)
     if not isinstance(error, ProviderError):
         return ProviderError("adapter", f"the adapter failed: {described(error)}")
-    kind: FailureKind = error.kind if error.kind in get_args(FailureKind) else "adapter"
-    wish = error.retry_after_s
+    # Read with care: a subclass that never called its base has none of them.
+    given: FailureKind | None = getattr(error, "kind", None)
+    message, wish = getattr(error, "message", None), getattr(error, "retry_after_s", None)
+    kind: FailureKind = given if given is not None and given in get_args(FailureKind) else "adapter"
     sensible = isinstance(wish, (int, float)) and 0 <= wish < math.inf
     return ProviderError(
         kind,
-        error.message if type(error.message) is str else described(error),
-        retryable=error.retryable is True,
+        message if type(message) is str else described(error),
+        retryable=getattr(error, "retryable", False) is True,
         retry_after_s=min(wish, RETRY_WISH_MAX_S) if wish is not None and sensible else None,
     )
 

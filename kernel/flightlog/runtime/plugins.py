@@ -7,7 +7,7 @@ is listed with its error, everything else works.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pluggy
 from attrs import define, field, frozen
@@ -121,6 +121,7 @@ def _enter(registry: Registry, plugin: object, version: PluginVersion) -> None:
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(specs)
     manager.register(plugin, version.name)
+    _expect(bool(manager.get_hookcallers(plugin)), f"{plugin!r:.200} has no hooks: is @hookimpl missing?")
     manager.check_pending()  # finds a misspelt hook, which would otherwise never be called
     tools: dict[str, PreparedTool] = {}
     adapters: dict[str, Adapter] = {}
@@ -159,6 +160,8 @@ def _enter(registry: Registry, plugin: object, version: PluginVersion) -> None:
 
     def take_hook(hook: Hook) -> None:
         _expect(isinstance(hook, Hook), f"register_hooks was given {hook!r}, not a Hook")
+        _expect(isinstance(hook.name, str) and hook.name != "", f"a hook's name must be a string, not {hook.name!r}")
+        _expect(callable(hook.body) and _takes_one(hook.body), f"hook {hook.name!r}: its body must take the call")
         _expect(
             hook.point == "before_tool" and hook.limit_s > 0, f"hook {hook.name!r}: no such point, or no time limit"
         )
@@ -173,6 +176,16 @@ def _enter(registry: Registry, plugin: object, version: PluginVersion) -> None:
     registry.sections |= sections
     registry.guards += guards
     registry.versions.append(version)
+
+
+def _takes_one(body: Callable[..., object]) -> bool:
+    try:
+        inspect.signature(body).bind(object())
+    except TypeError:
+        return False
+    except ValueError:
+        return True  # a builtin that does not say what it takes
+    return True
 
 
 def _expect(condition: bool, message: str) -> None:

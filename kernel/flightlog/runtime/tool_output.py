@@ -58,7 +58,7 @@ def rendered(value: object, limits: Limits) -> Rendered:
             text, exact = decode(whole[: limits.tool_output_max_bytes])
         case _:
             try:
-                text = value if type(value) is str else "" if value is None else canonical.dumps(canonical.plain(value))
+                text = _text_of(value)
             except BadPayload as error:
                 return failed(f"The call ran, but returned something that is not JSON ({error}). Its effects stand.")
             whole = _bytes_of(text)
@@ -84,6 +84,13 @@ def rendered(value: object, limits: Limits) -> Rendered:
 
 def _blocks(content: str | tuple[Block, ...]) -> tuple[Block, ...]:
     return tuple(map(canonical.whole, text_blocks(content)))
+
+
+def _text_of(value: object) -> str:
+    if value is None:
+        return ""
+    # An enum member that is a string is meant as that string.
+    return str.__str__(value) if isinstance(value, str) else canonical.dumps(canonical.plain(value))
 
 
 def _bytes_of(text: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import trio
 
 from flightlog_hookspecs.errors import FlightlogError, ToolError
 
+_CHUNK_BYTES: Final = 1 << 16
 _WORKER: Final = str(Path(__file__).with_name("tool_worker.py"))
 
 
@@ -75,15 +77,42 @@ class _Running:
         ) as self._process:
             if self._killed:
                 self.kill()
-            self.answer = self._process.communicate(self._request)[0]
+            with suppress(BrokenPipeError), self._process.stdin as stdin:  # type: ignore[union-attr]
+                stdin.write(self._request)
+            self.answer = _read_until_exit(self._process)
+            self.kill()  # nothing of a call outlives it, unless it has left the group on purpose
         self.code = self._process.returncode
 
     def kill(self) -> None:
         """End the process, also one that is still starting, and what it started itself."""
         self._killed = True
-        if self._process is not None and self._process.poll() is None:
-            with suppress(ProcessLookupError):
+        if self._process is not None:
+            with suppress(ProcessLookupError):  # its group may outlive it
                 os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _read_until_exit(process: subprocess.Popen[bytes]) -> bytes:
+    """All that `process` itself wrote. What it forked may hold the pipe open for ever, so not until its end."""
+    assert process.stdout is not None, "it was started with a pipe"
+    out, answer = process.stdout.fileno(), bytearray()
+    os.set_blocking(out, False)
+    exited = os.pidfd_open(process.pid)
+    try:
+        watch = select.poll()
+        watch.register(out, select.POLLIN)
+        watch.register(exited, select.POLLIN)
+        ended = closed = False
+        while not ended:
+            ended = any(fd == exited for fd, _ in watch.poll())
+            with suppress(BlockingIOError):
+                while chunk := os.read(out, _CHUNK_BYTES):
+                    answer += chunk
+                if not closed:
+                    watch.unregister(out)  # at its end already: wait for the exit alone
+                    closed = True
+    finally:
+        os.close(exited)
+    return bytes(answer)
 
 
 def _how_it_ended(code: int) -> str:

@@ -19,7 +19,7 @@ from flightlog.core import repair
 from flightlog.core.schedule import startable
 from flightlog.core.state import Call
 from flightlog.core.tool_schema import BadArguments, PreparedTool
-from flightlog.runtime.error_groups import described, single_error, unwrapped
+from flightlog.runtime.error_groups import described, said, single_error, unwrapped
 from flightlog.runtime.guards import rule
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.surroundings import Surroundings
@@ -182,7 +182,7 @@ class ToolRunner:
                 value = await self._invoke(item, intent, scope)
                 return rendered(value, self._around.limits)
         except ToolError as error:
-            return self._cut_off(tool) if scope.cancel_called else told(str(error), self._around.limits)
+            return self._cut_off(tool) if scope.cancel_called else told(said(error), self._around.limits)
         except ProcessFailed as error:
             return failed(str(error)) if tool.effect in REPEATABLE else failed(f"{error} {repair.UNKNOWN}", "unknown")
         except (trio.Cancelled, KeyboardInterrupt):

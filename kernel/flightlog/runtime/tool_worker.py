@@ -35,8 +35,11 @@ def main() -> None:
         raw = pickle.dumps(answer)
     except BaseException as error:
         kind = "tool" if type(error).__name__ == "ToolError" else "error"
-        text = str(error) if kind == "tool" else f"{type(error).__name__}: {error}"
-        raw = pickle.dumps((kind, text))
+        try:
+            text = str(error)
+        except Exception:
+            text = "(its message cannot be shown)"
+        raw = pickle.dumps((kind, text if kind == "tool" else f"{type(error).__name__}: {text}"))
     answers.write(raw)
     answers.flush()
     os._exit(0)

@@ -20,6 +20,8 @@ def new_file(path: str) -> Iterator[str]:
     `UsageError` when `path` exists, also when it has come to exist meanwhile.
     """
     folder, name = os.path.split(path)
+    if not os.path.isdir(folder or "."):
+        raise UsageError(f"{path}: its folder does not exist. Create {folder} first.")
     _check_free(path)
     try:
         descriptor, part = tempfile.mkstemp(prefix=f"{name}.", suffix=".part", dir=folder or ".")
