@@ -371,10 +371,10 @@ async def test_a_cancel_before_the_first_call_starts_starts_none(
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_a_cancel_that_comes_while_an_intent_waits_for_the_file_still_limits_the_body(
+async def test_a_body_whose_turn_is_cancelled_while_its_intent_waits_for_the_file_never_begins(
     tmp_path: Path, autojump_clock: object, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Once the intent is written the call counts as started; its body gets the grace and no more."""
+    """The intent is in the log, but what never began is known not to have happened: aborted, not unknown."""
     monkeypatch.setattr(trio_run, "_r", random.Random(seed))  # decides whether the body or the cancel comes first
     path = tmp_path / "a.db"
     asked, go_on = trio.Event(), trio.Event()
@@ -411,5 +411,5 @@ async def test_a_cancel_that_comes_while_an_intent_waits_for_the_file_still_limi
             await waiting.wait()
             session.cancel()
             other._store.database.rollback()
-    assert outcomes_of(path) == ["unknown"]
+    assert outcomes_of(path) == ["aborted"]
     assert trio.current_time() < 10

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import flightlog
-from flightlog.errors import LogCorrupt, StoreError, UsageError
+from flightlog.errors import LogCorrupt, UsageError
 from flightlog.store.backup import back_up
 from flightlog.store.connection import ApswDatabase
 from flightlog.store.new_file import new_file
@@ -179,7 +179,7 @@ def test_a_file_that_came_to_stand_there_meanwhile_is_not_overwritten(tmp_path: 
 
 def test_a_folder_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     files.written(tmp_path / "a.db", "one")
-    with pytest.raises(StoreError, match=r"b\.db"):
+    with pytest.raises(UsageError, match=r"b\.db: its folder does not exist"):
         back_up(str(tmp_path / "a.db"), str(tmp_path / "none" / "b.db"))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 from attrs import frozen
@@ -18,6 +18,12 @@ class GrowingSet(Generic[T]):
 
     def __contains__(self, item: object) -> bool:
         return any(item in part for part in self.parts)
+
+    def __iter__(self) -> Iterator[T]:
+        return (item for part in self.parts for item in part)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
 
     def with_item(self, item: T) -> GrowingSet[T]:
         """A set that holds `item` as well. Copies log n items on average, where a plain frozenset copies all."""

@@ -11,7 +11,6 @@ import os
 from itertools import pairwise
 
 from flightlog.store.connection import Database
-from flightlog.store.schema import schema_objects
 from flightlog.store.witness import read_witness, witness_path
 from flightlog_hookspecs.errors import HeadMismatch, LogCorrupt
 
@@ -28,25 +27,12 @@ def check_whole(database: Database, path: str, witnessed: int | None) -> int:
             "or an older copy was put in its place. Restore the -wal or a backup; "
             f"to accept the loss, delete {witness_path(path)}."
         )
-    _check_schema(database, path)
     _check_open_mark(database, path)
     _check_index(database, path)
     problems = [text for (text,) in database.read("integrity_of_session_keys") if text != "ok"]
     if problems:
         raise LogCorrupt("*", None, "sqlite-intact", f"SQLite finds the sessions in {path} damaged ({problems[0]})")
     return last_id
-
-
-def _check_schema(database: Database, path: str) -> None:
-    """Tables, triggers and views must be ours to the letter: without its triggers a log guards nothing.
-
-    What somebody added, a view or an index of their own, is theirs.
-    """
-    found = {(kind, name): sql for kind, name, sql in database.read("schema_objects")}
-    for (kind, name), sql in schema_objects().items():
-        if found.get((kind, name)) != sql:
-            state = "was changed" if (kind, name) in found else "is missing"
-            raise LogCorrupt("*", None, "schema-whole", f"the {kind} {name} {state} in {path}")
 
 
 def _check_open_mark(database: Database, path: str) -> None:

@@ -9,8 +9,6 @@ PRAGMA synchronous = FULL
 -- name: synchronous_normal
 PRAGMA synchronous = NORMAL
 
--- name: schema_objects
-SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY type <> 'table', type, name
 -- name: journal_mode_wal
 PRAGMA journal_mode = WAL
 -- name: journal_mode
