@@ -139,7 +139,7 @@ class Driver:
             sha256=encoded.digest,
         )
         await journal.append(sent, barrier=True)
-        journal.store.check_alive()  # another session's fault may have stopped it since
+        journal.store.check_alive(in_place=False)  # another session's fault may have stopped it since
         journal.on_boundary("request", journal.session, journal.seq)
         request = Request(head=head, messages=Prefix(encoded.messages), fragments=Prefix(encoded.fragments))
         recorder = DeltaRecorder(journal, attempt, self._around.limits.delta_flush_ms)

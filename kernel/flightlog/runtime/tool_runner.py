@@ -155,7 +155,9 @@ class ToolRunner:
 
     async def _run_body(self, index: int, item: Runnable, intent: ToolCall, call_seq: int) -> None:
         journal = self._journal
-        journal.store.check_alive()  # another session's fault may have stopped it since the intent was committed
+        journal.store.check_alive(
+            in_place=False
+        )  # another session's fault may have stopped it since the intent was committed
         if self._stopping:  # cancelled while the intent waited for the file: the body never began
             never = self._result(item.call, failed(repair.ABORTED_UNSTARTED, "aborted"), call_seq, 0)
             await journal.append(never, barrier=True)
