@@ -127,3 +127,19 @@ async def test_a_copy_to_a_folder_that_is_not_there_is_a_usage_error(tmp_path: P
             await kernel.backup(tmp_path / "nowhere" / "b.db")
         with pytest.raises(UsageError, match="folder does not exist"):
             kernel.read("s").export(tmp_path / "nowhere" / "s.jsonl")
+
+
+async def test_a_proof_with_an_adapter_that_has_broken_since_names_the_adapter(tmp_path: Path) -> None:
+    async with session_of(tmp_path / "a.db", FakeModel([words("Fine.")])) as session:
+        await session.followup("go")
+        await session.run()
+
+    class Broken(FakeModel):
+        def encode(self, part: object) -> bytes:
+            raise ZeroDivisionError
+
+    with flightlog.open_log(tmp_path / "a.db", discover=False, plugins=[Bundle(adapters=[Broken([])])]) as log:
+        with pytest.raises(PluginError, match="'fake', encode: ZeroDivisionError"):
+            log.session("s").verify()
+        with pytest.raises(PluginError, match="encode"):
+            log.session("s").request(1, 1)

@@ -6,7 +6,7 @@ It has no opinion of its own: what happens is decided by `core/plan.py`, how a t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import trio
 
@@ -16,14 +16,15 @@ from flightlog.core.plan import Append, Idle, RunTools, SendRequest, follow, pla
 from flightlog.core.request import assert_request_reconstructable, changes
 from flightlog.core.state import Call
 from flightlog.runtime.closing import close_turn
-from flightlog.runtime.error_groups import described, leaves
+from flightlog.runtime.error_groups import leaves
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.model_call import DeltaRecorder, call_model
+from flightlog.runtime.plugins import encoder
 from flightlog.runtime.surroundings import Surroundings
 from flightlog.runtime.tool_runner import ToolRunner
 from flightlog.store.codec import EventRow, decode, decode_message
 from flightlog_hookspecs.adapters import Adapter, Request
-from flightlog_hookspecs.errors import FlightlogError, PluginError, ProviderError, StoreError
+from flightlog_hookspecs.errors import FlightlogError, ProviderError, StoreError
 from flightlog_hookspecs.events import (
     Event,
     Head,
@@ -176,7 +177,7 @@ class Driver:
         encoded = self._encoded
         if encoded is None or encoded.head != head:
             # A new head generation: the same messages behind another head, compared and encoded afresh.
-            encoded = EncodedRequest(head, _encoder(adapter))
+            encoded = EncodedRequest(head, encoder(adapter))
         known = len(encoded.messages)
         new = journal.history.since(known)
         last_place = journal.history.place(known - 1) if known else 0
@@ -218,18 +219,3 @@ def _end_for(errors: list[BaseException], cause: str) -> TurnEnd | None:
     if isinstance(faults[0], KeyboardInterrupt):
         return TurnEnd(reason="aborted", cause="KeyboardInterrupt")
     return TurnEnd(reason="error", code=type(faults[0]).__name__, message=str(faults[0]))
-
-
-def _encoder(adapter: Adapter) -> Callable[[Head | Message], bytes]:
-    def encode(part: Head | Message) -> bytes:
-        try:
-            fragment = adapter.encode(part)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            raise PluginError(adapter.name, "encode", described(error)) from error
-        if type(fragment) is not bytes:
-            raise PluginError(adapter.name, "encode", f"returned {type(fragment).__name__}, not bytes")
-        return fragment
-
-    return encode

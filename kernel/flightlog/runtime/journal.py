@@ -14,10 +14,10 @@ from attrs import frozen
 from flightlog.core.fold import fold, placed
 from flightlog.core.history import History
 from flightlog.core.invariants import Illegal, check
-from flightlog.core.limits import BUSY_POLL_S, BUSY_WAIT_MAX_S
 from flightlog.core.state import State
 from flightlog.runtime.clock import Boundary, Clock
 from flightlog.runtime.feed import Feed
+from flightlog.runtime.write_lock import when_free
 from flightlog.store.codec import Encoded, encode
 from flightlog.store.connection import Busy
 from flightlog.store.replay import Replay
@@ -96,19 +96,8 @@ class Journal:
                 pass
         with trio.CancelScope(shield=True):
             async with self._lock:
-                records = await self._append_when_free(events, times_us, blobs, barrier=barrier)
+                records = await when_free(self.store, lambda: self._append(events, times_us, blobs, barrier=barrier))
         return records
-
-    async def _append_when_free(
-        self, events: Sequence[Due], times_us: Sequence[int], blobs: Sequence[Blob], *, barrier: bool
-    ) -> tuple[Record, ...]:
-        give_up = trio.current_time() + BUSY_WAIT_MAX_S
-        while trio.current_time() < give_up:
-            try:
-                return self._append(events, times_us, blobs, barrier=barrier)
-            except Busy:
-                await trio.sleep(BUSY_POLL_S)
-        raise self.store.stop(f"another process has held the write lock for {BUSY_WAIT_MAX_S:.0f} s")
 
     @trio.lowlevel.enable_ki_protection  # a Ctrl-C between commit and state would leave us behind our own log
     def _append(

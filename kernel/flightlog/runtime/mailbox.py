@@ -7,10 +7,9 @@ from attrs import frozen
 
 from flightlog.core.inbox import Way
 from flightlog.core.letters import Answer, Body, Stop, Words
-from flightlog.core.limits import BUSY_POLL_S, BUSY_WAIT_MAX_S
 from flightlog.runtime.clock import Clock
 from flightlog.runtime.inbox import checked_content, checked_key
-from flightlog.store.connection import Busy
+from flightlog.runtime.write_lock import when_free
 from flightlog.store.letter_codec import LetterRow, decode_letter, encode_letter
 from flightlog.store.store import Store
 from flightlog_hookspecs.content import Block
@@ -83,13 +82,4 @@ class Mailbox:
     @trio.lowlevel.enable_ki_protection
     async def _posted(self, letter: LetterRow) -> LetterRow:
         """Enter it, or find the one under its key. Cancelled while it waits, it leaves nothing behind."""
-        give_up = trio.current_time() + BUSY_WAIT_MAX_S
-        while True:
-            try:
-                return self._store.post(letter)
-            except Busy:
-                if trio.current_time() > give_up:
-                    raise self._store.stop(
-                        f"another process has held the write lock for {BUSY_WAIT_MAX_S:.0f} s"
-                    ) from None
-                await trio.sleep(BUSY_POLL_S)
+        return await when_free(self._store, lambda: self._store.post(letter))

@@ -18,7 +18,7 @@ from flightlog.runtime.guards import Guard
 from flightlog_hookspecs import specs
 from flightlog_hookspecs.adapters import Adapter
 from flightlog_hookspecs.errors import PluginError, UsageError
-from flightlog_hookspecs.events import Head, PluginVersion
+from flightlog_hookspecs.events import Head, Message, PluginVersion
 from flightlog_hookspecs.hooks import Hook
 from flightlog_hookspecs.markers import PROJECT
 from flightlog_hookspecs.prompt import PromptSection
@@ -75,6 +75,23 @@ def _rendered(section: PromptSection) -> str:
     if not isinstance(text, str):
         raise PluginError(section.name, "render", f"returned {type(text).__name__}, not a string")
     return text
+
+
+def encoder(adapter: Adapter) -> Callable[[Head | Message], bytes]:
+    """`adapter.encode`, whatever is wrong with it being a `PluginError`."""
+
+    def encode(part: Head | Message) -> bytes:
+        try:
+            fragment = adapter.encode(part)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise PluginError(adapter.name, "encode", described(error)) from error
+        if type(fragment) is not bytes:
+            raise PluginError(adapter.name, "encode", f"returned {type(fragment).__name__}, not bytes")
+        return fragment
+
+    return encode
 
 
 def load_plugins(*, discover: bool, plugins: Sequence[object]) -> Registry:

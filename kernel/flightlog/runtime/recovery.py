@@ -15,13 +15,12 @@ from datetime import UTC, datetime
 
 import trio
 
-from flightlog.core.limits import BUSY_POLL_S, BUSY_WAIT_MAX_S
 from flightlog.runtime.clock import Boundary, Clock
 from flightlog.runtime.closing import close_turn
 from flightlog.runtime.feed import Feed
 from flightlog.runtime.journal import HeadToken, Journal
+from flightlog.runtime.write_lock import when_free
 from flightlog.store.codec import Encoded, encode
-from flightlog.store.connection import Busy
 from flightlog.store.replay import check_ending, replay
 from flightlog.store.store import Blob, NewSession, SessionKey, Store
 from flightlog.version import __version__
@@ -117,13 +116,7 @@ async def _create(store: Store, name: str, title: str, clock: Clock) -> SessionK
 
 async def entered(store: Store, session: NewSession, rows: Sequence[Encoded], blobs: Sequence[Blob] = ()) -> bool:
     """Enter `session` with its first `rows` as one; False when its name or its uid is there already."""
-    give_up = trio.current_time() + BUSY_WAIT_MAX_S
-    while trio.current_time() <= give_up:
-        try:
-            return store.create_session(session, *rows, blobs=blobs)
-        except Busy:
-            await trio.sleep(BUSY_POLL_S)
-    raise store.stop(f"another process has held the write lock for {BUSY_WAIT_MAX_S:.0f} s")
+    return await when_free(store, lambda: store.create_session(session, *rows, blobs=blobs))
 
 
 def _busy(store: Store, name: str, found: SessionKey) -> SessionBusy:

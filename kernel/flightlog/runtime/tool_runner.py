@@ -136,8 +136,6 @@ class ToolRunner:
 
     async def _refusal(self, item: Runnable) -> Rendered | None:
         """Ask guards, and a person if they want one. None when the call may run."""
-        if not self._around.registry.guards:
-            return None
         ruling = await rule(self._around.registry.guards, self._proposed(item), self._around.threads)
         if ruling.faults:
             await self._journal.append(*ruling.faults)

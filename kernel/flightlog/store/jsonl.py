@@ -144,9 +144,8 @@ def _row_line(value: dict[str, Any]) -> RowLine:
         if type(part) is str:
             _text(part)
     columns = value.get("columns", {})
-    if set(columns) - set(_COLUMNS) or any(type(_text(column)) not in (int, str) for column in columns.values()):
-        raise TypeError("columns")
-    if any(type(part) is not (int if name in _NUMBERS else str) for name, part in columns.items()):
+    wanted = {name: int if name in _NUMBERS else str for name in _COLUMNS}
+    if any(type(_text(part)) is not wanted.get(name) for name, part in columns.items()):
         raise TypeError("columns")
     pieces = [(at_ms, _text(text)) for at_ms, text in value.get("deltas", [])]
     if any(type(at_ms) is not int or type(text) is not str for at_ms, text in pieces):
