@@ -13,6 +13,7 @@ import trio
 
 import flightlog
 from flightlog.runtime.clock import no_boundary
+from flightlog.runtime.group_commit import GroupCommit
 from flightlog.runtime.recovery import open_session
 from flightlog.store.store import Store
 from flightlog_hookspecs.content import text_blocks
@@ -41,7 +42,7 @@ async def append_all(folder: Path, barrier: bool) -> float:
     """Append every event on its own; the seconds it took."""
     store = Store.open(str(folder / "log.db"))
     journal = await open_session(
-        store, "s", title="", plugins=(), expect=None, clock=flightlog.Clock(), on_boundary=no_boundary
+        GroupCommit(store), "s", title="", plugins=(), expect=None, clock=flightlog.Clock(), on_boundary=no_boundary
     )
     events = splices()
     start = time.perf_counter()

@@ -17,6 +17,7 @@ from flightlog.runtime.clock import Boundary, Clock, no_boundary
 from flightlog.runtime.driver import Driver
 from flightlog.runtime.error_groups import beside
 from flightlog.runtime.feed import Feeds
+from flightlog.runtime.group_commit import GroupCommit
 from flightlog.runtime.journal import HeadToken
 from flightlog.runtime.letters import Postman
 from flightlog.runtime.mailbox import Mailbox
@@ -48,6 +49,7 @@ class Kernel:
         self._feeds = Feeds()
         self._queries = Queries(store)
         self._postman = Postman(store)
+        self._commits = GroupCommit(store)
         self.registry = registry
 
     @asynccontextmanager
@@ -80,7 +82,7 @@ class Kernel:
         self._open.add(name)
         try:
             journal = await open_session(
-                self._store,
+                self._commits,
                 name,
                 title=title,
                 plugins=self.registry.versions,

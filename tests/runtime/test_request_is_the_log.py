@@ -141,13 +141,15 @@ def add_a_message(session: Session) -> None:
 def alter_the_system_text(session: Session) -> None:
     state = session._journal.state
     head = evolve(state.header.head, system="You are evil.")
-    session._journal.state = evolve(state, header=evolve(state.header, head=head))
+    journal = session._journal
+    journal.reached = evolve(journal.reached, state=evolve(state, header=evolve(state.header, head=head)))
 
 
 def alter_the_tools(session: Session) -> None:
     state = session._journal.state
     head = evolve(state.header.head, tools=())
-    session._journal.state = evolve(state, header=evolve(state.header, head=head))
+    journal = session._journal
+    journal.reached = evolve(journal.reached, state=evolve(state, header=evolve(state.header, head=head)))
 
 
 def forget_the_header_row(session: Session) -> None:

@@ -6,9 +6,9 @@ An append is checked against the law, folded, encoded, committed, and only then 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain, repeat
 
-import trio
 from attrs import frozen
 
 from flightlog.core.fold import fold, placed
@@ -17,11 +17,10 @@ from flightlog.core.invariants import Illegal, check
 from flightlog.core.state import State
 from flightlog.runtime.clock import Boundary, Clock
 from flightlog.runtime.feed import Feed
-from flightlog.runtime.write_lock import when_free
+from flightlog.runtime.group_commit import GroupCommit, Made, Reached
 from flightlog.store.codec import Encoded, encode
-from flightlog.store.connection import Busy
 from flightlog.store.replay import Replay
-from flightlog.store.store import Blob, Store
+from flightlog.store.store import Blob
 from flightlog_hookspecs.errors import InvariantViolation
 from flightlog_hookspecs.events import Event, Record, SessionOpened, TurnEnd
 
@@ -44,36 +43,45 @@ once. The function may raise to call the whole append off.
 
 
 class Journal:
-    """Appends to one session and knows its state. One per owned session."""
+    """Appends to one session and knows its state. One per owned session; `leave` it in the end."""
 
     def __init__(
         self,
-        store: Store,
+        commits: GroupCommit,
         key: int,
         replay: Replay,
         clock: Clock,
         on_boundary: Boundary,
         feed: Feed | None = None,
     ) -> None:
-        self.store = store
+        self.store = commits.store
         self.feed = feed or Feed()
         self.key = key
         self.session = replay.session
         self.uid = replay.uid
         self.clock = clock
         self.on_boundary = on_boundary
-        self.state: State = replay.state
         self.history: History = replay.history
-        self.seq = replay.seq
-        self._newest = (replay.seq, replay.digest)
+        self.reached = Reached(replay.state, replay.seq, replay.digest)
         self.stay = self.feed.own(self.seq)
-        self._lock = trio.Lock()
+        self._commits = commits
+        commits.join()
+
+    @property
+    def state(self) -> State:
+        """What the log amounts to."""
+        return self.reached.state
+
+    @property
+    def seq(self) -> int:
+        """The newest committed row."""
+        return self.reached.seq
 
     @property
     def token(self) -> HeadToken:
-        """The newest committed row."""
-        seq, digest = self._newest  # one read, so that other threads may ask too
-        return HeadToken(session=self.session, seq=seq, digest=digest.hex())
+        """Proof of the newest committed row."""
+        reached = self.reached  # one read, so that other threads may ask too
+        return HeadToken(session=self.session, seq=reached.seq, digest=reached.digest.hex())
 
     async def append(
         self,
@@ -88,46 +96,47 @@ class Journal:
         first events' own times, the clock's for all further ones. Raises `InvariantViolation` when one may not follow
         the log, `BadPayload` when one cannot be kept, else a `StoreError`; then nothing was written.
         """
-        # A commit is shorter than a round of the loop, so there is no checkpoint unless one must wait.
-        if not self._lock.locked():
-            try:
-                return self._append(events, times_us, blobs, barrier=barrier)
-            except Busy:
-                pass
-        with trio.CancelScope(shield=True):
-            async with self._lock:
-                records = await when_free(self.store, lambda: self._append(events, times_us, blobs, barrier=barrier))
-        return records
+        return await self._commits.append(self, partial(self._make, events, times_us, blobs, barrier))
 
-    @trio.lowlevel.enable_ki_protection  # a Ctrl-C between commit and state would leave us behind our own log
-    def _append(
-        self, events: Sequence[Due], times_us: Sequence[int], blobs: Sequence[Blob], *, barrier: bool
-    ) -> tuple[Record, ...]:
+    def leave(self) -> None:
+        """Nothing more will be appended."""
+        self._commits.leave()
+
+    def _make(
+        self,
+        events: Sequence[Due],
+        times_us: Sequence[int],
+        blobs: Sequence[Blob],
+        barrier: bool,
+    ) -> Made:
         now_us = self.clock.now_us()
-        state, (_, digest) = self.state, self._newest
+        state, seq, digest = self.reached.state, self.reached.seq, self.reached.digest
         records: list[Record] = []
         rows: list[Encoded] = []
         at = chain(times_us, repeat(now_us))
         for due in events:
             made = due(state) if callable(due) else due
             for event in made if isinstance(made, Sequence) else (made,):
-                record = self._record(state, event, self.seq + len(records) + 1, next(at))
+                seq += 1
+                record = self._record(state, event, seq, next(at))
                 encoded = encode(record, self.key, self.uid, digest)
-                state, digest = fold(state, event, record.seq, record.epoch), encoded.row.digest
+                state, digest = fold(state, event, seq, record.epoch), encoded.row.digest
                 barrier = barrier or type(event) is TurnEnd
                 records.append(record)
                 rows.append(encoded)
-        if not records:
-            return ()
-        self.on_boundary("commit", self.session, records[-1].seq)
-        self.store.commit(rows, blobs, barrier=barrier)
-        self.state, self.seq = state, records[-1].seq
-        self._newest = (self.seq, digest)
-        self.feed.publish(records)
-        for record in records:
+        if records:
+            self.on_boundary("commit", self.session, seq)
+        return Made(
+            records=tuple(records), rows=rows, blobs=blobs, barrier=barrier, reached=Reached(state, seq, digest)
+        )
+
+    def accept(self, made: Made) -> None:
+        """Take note of what is durable now."""
+        self.reached = made.reached
+        self.feed.publish(made.records)
+        for record in made.records:
             self.history.add(record.event, record.seq)
         self.on_boundary("committed", self.session, self.seq)
-        return tuple(records)
 
     def _record(self, state: State, event: Event, seq: int, at_us: int) -> Record:
         epoch = state.epoch + (type(event) is SessionOpened)

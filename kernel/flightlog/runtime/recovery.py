@@ -18,18 +18,19 @@ import trio
 from flightlog.runtime.clock import Boundary, Clock
 from flightlog.runtime.closing import close_turn
 from flightlog.runtime.feed import Feed
+from flightlog.runtime.group_commit import GroupCommit
 from flightlog.runtime.journal import HeadToken, Journal
 from flightlog.runtime.write_lock import when_free
 from flightlog.store.codec import Encoded, encode
 from flightlog.store.replay import check_ending, replay
 from flightlog.store.store import Blob, NewSession, SessionKey, Store
 from flightlog.version import __version__
-from flightlog_hookspecs.errors import HeadMismatch, SessionBusy, StoreStopped, UsageError
+from flightlog_hookspecs.errors import Fenced, HeadMismatch, SessionBusy, StoreStopped, UsageError
 from flightlog_hookspecs.events import PluginVersion, Record, SessionClosed, SessionCreated, SessionOpened, TurnEnd
 
 
 async def open_session(
-    store: Store,
+    commits: GroupCommit,
     name: str,
     *,
     title: str,
@@ -44,20 +45,24 @@ async def open_session(
     Raises `SessionBusy` while another owner lives, `LogCorrupt` or `SchemaTooNew` when the log is
     refused, `HeadMismatch` when it does not hold `expect`.
     """
+    store = commits.store
     found = store.key_of(name) or await _create(store, name, title, clock)
     if not store.locks.own_session(found.key):
         raise _busy(store, name, found)
     feed = feed or Feed()
+    journal: Journal | None = None
     try:
         loaded = replay(store, name, found.key, found.uid)
         check_ending(loaded)
         if expect:
             check_token(store, name, found, expect)
-        journal = Journal(store, found.key, loaded, clock, on_boundary, feed)
+        journal = Journal(commits, found.key, loaded, clock, on_boundary, feed)
         await journal.append(opening(plugins), barrier=True)
         # This is on_crash="close". "continue" will leave the turn open here and let plan() go on from it.
         await close_turn(journal, TurnEnd(reason="interrupted"), unstarted="not_started")
     except BaseException:
+        if journal:
+            journal.leave()
         store.locks.release_session(found.key)
         feed.disown()
         raise
@@ -72,13 +77,15 @@ def opening(plugins: Sequence[PluginVersion]) -> SessionOpened:
 async def close_session(journal: Journal) -> None:
     """Leave the session: mark it as closed unless a turn is open, and give it back.
 
-    After a storage fault there is nothing more to write; whoever met it was told.
+    After a storage fault there is nothing more to write; whoever met it was told. A session that
+    somebody took over is not ours to close.
     """
     try:
         if not journal.state.turn_open:
-            with suppress(StoreStopped):
+            with suppress(StoreStopped, Fenced):
                 await journal.append(SessionClosed())
     finally:
+        journal.leave()
         journal.store.locks.release_session(journal.key)
         journal.feed.disown()
 

@@ -107,7 +107,34 @@ class Store:
         nothing was done and it may be tried again, `Fenced` when another owner has written (only
         that session is affected); any other error stops the store.
         """
-        self._transact(lambda: self._insert(append, blobs), barrier=barrier)
+        for error in self.commit_group([(append, blobs)], barrier=barrier).values():
+            raise error
+
+    def commit_group(
+        self, appends: Sequence[tuple[Sequence[Encoded], Sequence[Blob]]], *, barrier: bool
+    ) -> dict[int, Fenced]:
+        """Commit appends of several sessions in one transaction, but for those that are refused.
+
+        Returns the refusals by index: another owner has written to that session. Else as `commit`.
+        """
+        refused: dict[int, Fenced] = {}
+        index = 0
+
+        def enter() -> None:
+            nonlocal index
+            for index, (append, blobs) in enumerate(appends):
+                if index not in refused:
+                    self._insert(append, blobs)
+
+        # A refusal is rare, so the others simply begin again without it.
+        while len(refused) < len(appends):
+            try:
+                self._transact(enter, barrier=barrier)
+            except Fenced as error:
+                refused[index] = error
+            else:
+                break
+        return refused
 
     def create_session(self, session: NewSession, *rows: Encoded, blobs: Sequence[Blob] = ()) -> bool:
         """Enter `session` with its first rows; False, and nothing done, when its name or uid is there already."""
