@@ -64,13 +64,18 @@ class SessionCreated:
 
 @frozen(kw_only=True)
 class SessionOpened:
-    """A process took ownership. The row's epoch is the fencing token: last epoch + 1."""
+    """A process took ownership. The row's epoch is the fencing token: last epoch + 1.
+
+    `lock` numbers the lock of the session that its owner holds. It rises by one when the session was
+    taken over from an owner that still holds the one before.
+    """
 
     kind: ClassVar[Literal["session/opened"]] = "session/opened"
     pid: int
     host: str
     kernel_version: str
     plugins: tuple[PluginVersion, ...] = ()
+    lock: int = 0
 
 
 @frozen(kw_only=True)
@@ -133,12 +138,17 @@ class StepEnd:
 
 @frozen(kw_only=True)
 class UserMessage:
-    """Input that entered a step: from now on the model sees it."""
+    """Input that entered a step: from now on the model sees it.
+
+    With source "context" and a `section`, the model is told what that prompt section says now: the
+    last of two text blocks is its text; a single block says that it no longer applies.
+    """
 
     kind: ClassVar[Literal["user/message"]] = "user/message"
     message_id: str
     content: tuple[Block, ...]
     source: Source = "user"
+    section: str = ""
 
     @property
     def text(self) -> str:
@@ -167,12 +177,25 @@ class Head:
 
 
 @frozen(kw_only=True)
+class SectionSpan:
+    """Where the text of a prompt section stands in the system text: `chars` characters from `start`."""
+
+    name: str
+    start: int
+    chars: int
+
+
+@frozen(kw_only=True)
 class RequestHeader:
-    """A new head generation, verbatim. `reason` names what changed against the one before."""
+    """A new head generation, verbatim. `reason` names what changed against the one before.
+
+    `sections` say which prompt section each part of the system text is; the host's own is "system".
+    """
 
     kind: ClassVar[Literal["request/header"]] = "request/header"
     head: Head
     reason: str
+    sections: tuple[SectionSpan, ...] = ()
 
 
 @frozen(kw_only=True)

@@ -1,20 +1,30 @@
-"""Prompt sections: the system text, in pieces."""
+"""Prompt sections: what the model is told besides the conversation, in pieces."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Literal
 
 from attrs import frozen
+
+SectionKind = Literal["static", "runtime"]
 
 
 @frozen(kw_only=True)
 class PromptSection:
-    """A static piece of the system text: `render()` returns it, "" for nothing this time.
+    """A piece of what the model is told: `render()`, sync or async, returns its text, "" for nothing this time.
 
-    Sections are joined by blank lines in order of `rank`, then name. They are rendered at the first
-    request of a turn; a changed text starts a new head generation there and never earlier.
+    A "static" section is part of the system text; it is rendered at the first request of a turn. A
+    "runtime" section is rendered at the first request of each step and never part of the system text.
+    What was sent is never rewritten: a text that differs from the one the model was last given is
+    appended as a message with source "context", once; one that is gone is said to be gone, once.
+
+    Sections come in order of `rank`, then name. One that raises, takes longer than `limit_s` seconds or
+    returns something else is recorded as `plugin/error`, and keeps the text that the model was given last.
     """
 
     name: str
     rank: int
-    render: Callable[[], str]
+    render: Callable[[], str | Awaitable[str]]
+    kind: SectionKind = "static"
+    limit_s: float = 5.0

@@ -127,6 +127,10 @@ class SessionReader:
         """The records behind seq `after`, then those to come, until the kernel is closed."""
         return AsyncFollowing(self._thread, lambda: self._reader().events(after, deltas=deltas))
 
+    async def length(self) -> int:
+        """How many events the session has."""
+        return await self._thread.acall(lambda: self._reader().length())
+
     async def messages(self) -> list[Message]:
         """What the model would be sent now."""
         return await self._thread.acall(lambda: self._reader().messages())
@@ -179,6 +183,10 @@ class Mailbox:
         """As `Session.cancel`."""
         return await self._thread.arun(lambda: self._mailbox.cancel(cause, now=now, keep_queue=keep_queue, key=key))
 
+    async def waiting(self) -> int:
+        """How many letters the session's owner, or its next one, has still to take."""
+        return await self._thread.arun(self._mailbox.waiting)
+
 
 class Kernel:
     """An open log file and everything registered with it. See `flightlog.Kernel`."""
@@ -196,17 +204,25 @@ class Kernel:
         self,
         name: str,
         *,
-        model: str = "scripted:echo",
-        system: str = "",
+        model: str | None = None,
+        system: str | None = None,
         title: str = "",
         limits: Limits | None = None,
         approver: bool = False,
         expect: HeadToken | None = None,
+        take_over: bool = False,
     ) -> AbstractAsyncContextManager[Session]:
         """Own session `name` while the context lasts, creating or resuming it."""
         return self._owning(
             self._kernel.session(
-                name, model=model, system=system, title=title, limits=limits, approver=approver, expect=expect
+                name,
+                model=model,
+                system=system,
+                title=title,
+                limits=limits,
+                approver=approver,
+                expect=expect,
+                take_over=take_over,
             )
         )
 

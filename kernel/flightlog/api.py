@@ -10,6 +10,7 @@ from typing import BinaryIO, Final
 
 import trio
 
+from flightlog.core.context import HOST_SECTION, given
 from flightlog.core.limits import QUERY_MAX_ROWS, QUERY_MAX_S, Limits
 from flightlog.runtime.approvals import Approvals
 from flightlog.runtime.arriving import fork_session, import_session
@@ -18,7 +19,7 @@ from flightlog.runtime.driver import Driver
 from flightlog.runtime.error_groups import beside
 from flightlog.runtime.feed import Feeds
 from flightlog.runtime.group_commit import GroupCommit
-from flightlog.runtime.journal import HeadToken
+from flightlog.runtime.journal import HeadToken, Journal
 from flightlog.runtime.letters import Postman
 from flightlog.runtime.mailbox import Mailbox
 from flightlog.runtime.plugins import Registry, load_plugins
@@ -34,6 +35,7 @@ from flightlog.store.store import Store
 from flightlog_hookspecs.errors import SessionBusy, UsageError
 
 _SESSION_NAME_MAX_CHARS: Final = 200
+DEFAULT_MODEL: Final = "scripted:echo"
 
 
 class Kernel:
@@ -57,26 +59,31 @@ class Kernel:
         self,
         name: str,
         *,
-        model: str = "scripted:echo",
-        system: str = "",
+        model: str | None = None,
+        system: str | None = None,
         title: str = "",
         limits: Limits | None = None,
         approver: bool = False,
         expect: HeadToken | None = None,
+        take_over: bool = False,
     ) -> AsyncIterator[Session]:
         """Own session `name` while the context lasts, creating or resuming it.
 
-        `model` is "adapter:model"; `system` comes before the registered prompt sections. What a crash
+        `model` is "adapter:model"; `system` comes before the registered prompt sections. None stands for
+        what the session had last, or in a new one for the offline "scripted:echo" and no text. What a crash
         left open is closed first: calls that may have taken effect become `unknown`, streamed words
         stay as an interrupted answer. With `approver`, calls that a guard wants a person to decide about
         wait for `Session.approve`; without, they are denied. With `expect`, a log that was rolled back is refused.
+        With `take_over`, an owner that is stuck loses the session: its open calls are in doubt, as after a crash,
+        and what it still tries to write is refused (`Fenced`).
 
         Raises `UsageError`, `SessionBusy` while another owner lives, `LogCorrupt`, `SchemaTooNew`,
         `HeadMismatch`.
         """
         _check_name(name)
         _check_types(system=(system, str), title=(title, str), limits=(limits, Limits), expect=(expect, HeadToken))
-        self.registry.adapter_of(model)
+        if model is not None or self._store.key_of(name) is None:
+            self.registry.adapter_of(DEFAULT_MODEL if model is None else model)
         if name in self._open:
             raise SessionBusy(f"session {name!r} is already open in this kernel")
         self._open.add(name)
@@ -90,29 +97,42 @@ class Kernel:
                 clock=self._clock,
                 on_boundary=self._on_boundary,
                 feed=self._feeds.of(name),
+                take_over=take_over,
             )
-            approvals = Approvals(journal, has_approver=approver)
-            around = Surroundings(
-                registry=self.registry,
-                limits=limits or Limits(),
-                approvals=approvals,
-                threads=self._threads,
-                workspace=self._workspace,
-                protected=protected_paths(self._store.path),
-            )
-            driver = Driver(journal, around, model=model, system=system)
-            session = Session(journal, driver, approvals)
+            session: Session | None = None
             try:
+                session = self._session(journal, model, system, limits or Limits(), approver=approver)
                 self._postman.add(session)
                 await session.take_letters()
                 yield session
             finally:
                 with trio.CancelScope(shield=True):
-                    self._postman.remove(session)
-                    await session.close()
+                    if session:
+                        self._postman.remove(session)
+                        await session.close()
                     await close_session(journal)
         finally:
             self._open.discard(name)
+
+    def _session(
+        self, journal: Journal, model: str | None, system: str | None, limits: Limits, *, approver: bool
+    ) -> Session:
+        state = journal.state
+        if model is None:
+            model = f"{state.header.head.adapter}:{state.header.head.model}" if state.header else DEFAULT_MODEL
+        if system is None:
+            system = given(state).get(HOST_SECTION, "")
+        self.registry.adapter_of(model)
+        approvals = Approvals(journal, has_approver=approver)
+        around = Surroundings(
+            registry=self.registry,
+            limits=limits,
+            approvals=approvals,
+            threads=self._threads,
+            workspace=self._workspace,
+            protected=protected_paths(self._store.path),
+        )
+        return Session(journal, Driver(journal, around, model=model, system=system), approvals)
 
     def mailbox(self, name: str) -> Mailbox:
         """Write to session `name`, whoever owns it, and also when nobody does or it does not exist yet."""

@@ -121,6 +121,10 @@ class SessionReader:
         """The records behind seq `after`, then those to come, until the kernel is closed."""
         return Following(self._thread, lambda: self._reader.events(after, deltas=deltas))
 
+    def length(self) -> int:
+        """How many events the session has."""
+        return self._thread.call(self._reader.length)
+
     def messages(self) -> list[Message]:
         """What the model would be sent now."""
         return self._thread.call(self._reader.messages)
@@ -173,6 +177,10 @@ class Mailbox:
         """As `Session.cancel`."""
         return self._thread.run(lambda: self._mailbox.cancel(cause, now=now, keep_queue=keep_queue, key=key))
 
+    def waiting(self) -> int:
+        """How many letters the session's owner, or its next one, has still to take."""
+        return self._thread.run(self._mailbox.waiting)
+
 
 class Kernel:
     """An open log file and everything registered with it. See `flightlog.Kernel`."""
@@ -190,17 +198,25 @@ class Kernel:
         self,
         name: str,
         *,
-        model: str = "scripted:echo",
-        system: str = "",
+        model: str | None = None,
+        system: str | None = None,
         title: str = "",
         limits: Limits | None = None,
         approver: bool = False,
         expect: HeadToken | None = None,
+        take_over: bool = False,
     ) -> AbstractContextManager[Session]:
         """Own session `name` while the context lasts, creating or resuming it."""
         return self._owning(
             self._kernel.session(
-                name, model=model, system=system, title=title, limits=limits, approver=approver, expect=expect
+                name,
+                model=model,
+                system=system,
+                title=title,
+                limits=limits,
+                approver=approver,
+                expect=expect,
+                take_over=take_over,
             )
         )
 

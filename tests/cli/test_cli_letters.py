@@ -27,6 +27,13 @@ def test_a_session_that_does_not_exist_yet_finds_its_letters(shell: Shell) -> No
     assert [line for line in out.splitlines() if line in ("waiting", "now")] == ["waiting", "now"]
 
 
+def test_resume_finds_a_session_that_only_has_letters(shell: Shell) -> None:
+    shell.run("run", "hello", "--session", "other")
+    shell.call("send", "new", "waiting")
+    assert shell.call("resume", "new").out.startswith("waiting\n")
+    assert "no session" in shell.call("resume", "nobody", code=2).err
+
+
 def test_an_inject_alone_runs_nothing(shell: Shell) -> None:
     shell.run("run", "first", "--session", "s")
     shell.call("send", "s", "by the way", "--as", "inject")
@@ -34,6 +41,15 @@ def test_an_inject_alone_runs_nothing(shell: Shell) -> None:
     shell.call("resume", "s", "go on")
     assert shell.call("query", "SELECT text FROM messages WHERE role = 'user'", "--json").code == 0
     assert shell.kinds("s").count("user/message") == 3
+
+
+@pytest.mark.kill
+def test_a_session_is_taken_over_from_a_process_that_is_stuck(stubborn: Shell) -> None:
+    with stubborn.held("run", "go", "--session", "s", "--model", "stall:stream", "--json") as held:
+        held.lines_until("assistant/delta", "two")
+        assert "--take-over" in stubborn.call("resume", "s", code=1).err
+        stubborn.call("resume", "s", "go on", "--take-over", "--model", "scripted:echo")
+    assert stubborn.kinds("s").count("session/opened") == 2
 
 
 @pytest.mark.kill

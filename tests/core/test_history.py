@@ -191,7 +191,8 @@ def test_what_the_log_does_not_say_is_never_sent(
     [
         (HEAD, ""),
         (Head(adapter="b", model="m", system="s"), "adapter"),
-        (Head(adapter="a", model="n", system="t"), "model, system"),
+        (Head(adapter="a", model="n", system="t"), "model"),
+        (Head(adapter="a", model="m", system="t"), ""),
         (
             Head(
                 adapter="a",

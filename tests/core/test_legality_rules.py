@@ -26,6 +26,7 @@ from flightlog_hookspecs.events import (
     RequestHeader,
     RequestRetry,
     RequestSent,
+    SectionSpan,
     SessionClosed,
     SessionCreated,
     SessionOpened,
@@ -110,6 +111,10 @@ ALLOWED = ApprovalDecided(asked_seq=11, decision="allowed", by="ada")
 REFUSED = evolve(ALLOWED, decision="denied")
 SETTLED = evolve(ALLOWED, decision="cancelled")
 TAKEN = LetterTaken(letter_id="l1", verb="approve", outcome="obeyed")
+TOLD = UserMessage(
+    message_id="c1", content=(*text_blocks("now:"), *text_blocks("be brief")), source="context", section="rules"
+)
+NEXT = evolve(OPENED, lock=1)
 FAULT = PluginFault(plugin="p", hook="h", error="broken")
 
 CASES: dict[str, list[Case]] = {
@@ -188,6 +193,24 @@ CASES: dict[str, list[Case]] = {
         ((*CLAIMED, StepStart()), evolve(ENTER, content=())),
         ((*CLAIMED, StepStart()), evolve(ENTER, source="plugin")),
     ],
+    "section-shape": [
+        (STEP, evolve(TOLD, source="user")),
+        (STEP, evolve(TOLD, content=())),
+        (STEP, evolve(TOLD, content=(*TOLD.content, *TOLD.content))),
+        (STEP, evolve(TOLD, content=ASKED.content)),
+        ((*CLAIMED, StepStart()), evolve(ENTER, section="rules")),
+    ],
+    "header-spans": [
+        (STEP, evolve(HEADER, head=evolve(HEADER.head, system="abc"), sections=spans))
+        for spans in (
+            (SectionSpan(name="a", start=0, chars=99),),
+            (SectionSpan(name="a", start=-1, chars=1),),
+            (SectionSpan(name="a", start=0, chars=0),),
+            (SectionSpan(name="a", start=0, chars=1), SectionSpan(name="a", start=1, chars=1)),
+            (SectionSpan(name="a", start=0, chars=2), SectionSpan(name="b", start=1, chars=1)),
+        )
+    ],
+    "lock": [(REST, evolve(OPENED, lock=2)), (REST, evolve(OPENED, lock=-1)), ((*REST, NEXT), OPENED)],
     "user-during-attempt": [(OPEN, ENTER), ((*OPEN, DELTA), ENTER)],
     "header-late": [(OPEN, HEADER), (ANSWERED, HEADER), (CALLING, HEADER)],
     "header-named": [

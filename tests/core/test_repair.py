@@ -231,7 +231,7 @@ def test_every_legal_log_cut_anywhere_is_closed_legally(log: LegalLog, unstarted
         before = log.until(cut).records
         streamed = streamed_in(before)
         if reopened:  # as a new owner finds it
-            before = extended(before, OPENED)
+            before = extended(before, evolve(OPENED, lock=folded(before).lock))
         state = folded(before)
         events = closing(state, END, streamed, unstarted)
         after = extended(before, *events)

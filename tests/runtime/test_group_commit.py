@@ -13,11 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flightlog import Kernel, Session
-from flightlog.runtime.group_commit import GroupCommit
-from flightlog.runtime.recovery import close_session, open_session
 from flightlog.store.connection import Busy
-from flightlog.store.store import Store
-from flightlog.testing import FakeModel, fixed_clock, words
+from flightlog.testing import FakeModel, words
 from flightlog_hookspecs.errors import DiskFull, Fenced, InvariantViolation, StoreError, StoreStopped
 from flightlog_hookspecs.events import StepEnd
 from support.kernels import FaultyDatabase, opened, plant, records_of, verified
@@ -51,23 +48,11 @@ async def all_at_once(sessions: list[Session], text: str = "hi") -> list[BaseExc
 
 
 def fence(path: Path, name: str) -> None:
-    """Let another owner write to session `name` behind the back of the one that holds its lock."""
+    """Let another owner take session `name` over."""
 
     async def take_over() -> None:
-        store = Store.open(str(path))
-        store.locks.own_session = lambda key: True  # type: ignore[method-assign]
-        clock = fixed_clock()
-        journal = await open_session(
-            GroupCommit(store),
-            name,
-            title="",
-            plugins=(),
-            expect=None,
-            clock=clock,
-            on_boundary=lambda name, session, seq: None,
-        )
-        await close_session(journal)
-        store.close()
+        async with opened(path, FakeModel([])) as kernel, kernel.session(name, model="fake:m", take_over=True):
+            pass
 
     trio.run(take_over)
 
@@ -99,7 +84,7 @@ async def test_a_session_whose_owner_was_replaced_is_refused_and_the_others_are_
         assert third is None
         again = await all_at_once(sessions, "again")
         assert [type(error) for error in again] == [type(None), Fenced, type(None)]
-    assert [len(records_of(path, name)) for name in ("s0", "s1", "s2")] == [5, 5, 5]
+    assert [len(records_of(path, name)) for name in ("s0", "s1", "s2")] == [5, 4, 5]
 
 
 async def test_an_illegal_append_costs_its_own_session_only(tmp_path: Path) -> None:

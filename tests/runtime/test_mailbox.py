@@ -252,6 +252,19 @@ async def test_a_letter_that_makes_no_sense_is_refused_and_not_posted(
             kernel.mailbox("")
 
 
+async def test_the_mailbox_says_how_many_letters_are_still_to_be_taken(tmp_path: Path) -> None:
+    async with opened(tmp_path / "a.db", FakeModel([])) as kernel:
+        mailbox = kernel.mailbox("s")
+        assert await mailbox.waiting() == 0
+        await mailbox.followup("one")
+        await mailbox.inject("two")
+        assert await mailbox.waiting() == 2
+        async with kernel.session("s", model="fake:m"):
+            assert await mailbox.waiting() == 0
+        await mailbox.steer("three")
+        assert await mailbox.waiting() == 1
+
+
 async def test_what_a_text_column_cannot_keep_arrives_as_it_was_written(tmp_path: Path) -> None:
     path, text = tmp_path / "a.db", "a\0b\ud800" + "x" * 70_000
     async with opened(path, FakeModel([])) as kernel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise, permutations
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 import flightlog
 from flightlog import Limits, Session, tool
+from flightlog.core.state import State
+from flightlog.core.tool_schema import prepare
 from flightlog.testing import Attempts, Bundle, Cue, FakeModel, calls, words
 from flightlog_hookspecs import Finish, Head, Message, PromptSection, TextBlock, Tool
 from flightlog_hookspecs.errors import InvariantViolation, ProviderError
@@ -124,6 +126,10 @@ async def test_the_request_has_the_same_bytes_whatever_order_the_tools_finish_in
     assert len(requests) == 1, "and not in the request"
 
 
+def set_state(session: Session, state: State) -> None:
+    session._journal.reached = evolve(session._journal.reached, state=state)
+
+
 def drop_last_message(session: Session) -> None:
     session._journal.history._entries.pop()
 
@@ -141,20 +147,18 @@ def add_a_message(session: Session) -> None:
 def alter_the_system_text(session: Session) -> None:
     state = session._journal.state
     head = evolve(state.header.head, system="You are evil.")
-    journal = session._journal
-    journal.reached = evolve(journal.reached, state=evolve(state, header=evolve(state.header, head=head)))
+    set_state(session, evolve(state, header=evolve(state.header, head=head)))
 
 
 def alter_the_tools(session: Session) -> None:
     state = session._journal.state
     head = evolve(state.header.head, tools=())
-    journal = session._journal
-    journal.reached = evolve(journal.reached, state=evolve(state, header=evolve(state.header, head=head)))
+    set_state(session, evolve(state, header=evolve(state.header, head=head)))
 
 
 def forget_the_header_row(session: Session) -> None:
     state = session._journal.state
-    session._journal.state = evolve(state, header_seq=state.header_seq + 1, header=evolve(state.header))
+    set_state(session, evolve(state, header_seq=state.header_seq + 1, header=evolve(state.header)))
 
 
 @pytest.mark.parametrize(
@@ -196,14 +200,13 @@ async def test_a_request_that_differs_from_the_log_is_not_sent(
 
 async def test_what_was_sent_before_is_proven_anew_when_the_head_changes(tmp_path: Path) -> None:
     """A new head encodes everything again, so all of it must be compared again."""
-    texts = iter(["one", "two", "three"])
-    section = PromptSection(name="changing", rank=1, render=lambda: next(texts))
     model = FakeModel([words("a"), words("b")])
-    async with session_of(tmp_path / "a.db", model, sections=[section]) as session:
+    async with opened(tmp_path / "a.db", model) as kernel, kernel.session("s", model="fake:m") as session:
         await session.followup("hi")
         await session.run()
         place, message = session._journal.history._entries[0]
         session._journal.history._entries[0] = (place, evolve(message, content=(TextBlock(text="forged"),)))
+        kernel.registry.tools["look"] = prepare(look, "p", "1")
         await session.followup("again")
         with pytest.raises(InvariantViolation):
             await session.run()
@@ -234,38 +237,15 @@ async def test_a_changed_head_is_logged_at_the_next_turn_and_leaves_the_conversa
     first = await session.turn(look)
     same = await session.turn(look)
     tools = await session.turn(look, fail)
-    system = await session.turn(look, fail, system="Be brief.")
-    model = await session.turn(look, fail, system="Be brief.", model="fake:other")
+    model = await session.turn(look, fail, model="fake:other")
     back = await session.turn(look)
     headers = [event.reason for event in events_of(tmp_path / "a.db", RequestHeader)]
-    assert headers == ["first", "tools", "system", "model", "model, system, tools"]
-    requests = [first, same, tools, system, model, back]
+    assert headers == ["first", "tools", "model", "model, tools"]
+    requests = [first, same, tools, model, back]
     for before, after in pairwise(requests):
         assert after[1 : len(before)] == before[1:], "the conversation is sent as it was before"
-    assert same[0] == first[0] == back[0] != tools[0] != system[0] != model[0]
+    assert same[0] == first[0] == back[0] != tools[0] != model[0]
     assert verified(tmp_path / "a.db", session.model)
-
-
-async def test_a_section_that_changes_within_a_turn_takes_effect_at_the_next(tmp_path: Path) -> None:
-    def counting() -> Iterator[str]:
-        for number in range(100):
-            yield f"rendered {number}"
-
-    numbers = counting()
-    section = PromptSection(name="changing", rank=1, render=lambda: next(numbers))
-    model = FakeModel([calls(("look", {"at": "sky"})), words("one"), calls(("look", {"at": "sea"})), words("two")])
-    async with session_of(tmp_path / "a.db", model, look, sections=[section]) as session:
-        await session.followup("a")
-        await session.followup("b")
-        await session.run()
-    heads = [fragments[0] for fragments in model.requests]
-    assert heads == [
-        b'["head", "m", "rendered 0", ["look"]]',
-        b'["head", "m", "rendered 0", ["look"]]',
-        b'["head", "m", "rendered 1", ["look"]]',
-        b'["head", "m", "rendered 1", ["look"]]',
-    ]
-    assert verified(tmp_path / "a.db", model)
 
 
 async def test_sections_stand_by_rank_then_name_behind_the_hosts_system_text(tmp_path: Path) -> None:
@@ -283,28 +263,6 @@ async def test_sections_stand_by_rank_then_name_behind_the_hosts_system_text(tmp
         await session.followup("hi")
         await session.run()
         assert kernel.read("s").request(1, 1).head.system == "host\n\nfirst\n\nsecond\n\nthird"
-
-
-@pytest.mark.parametrize("wrong", [ValueError("no"), SystemExit(1)], ids=["error", "exit"])
-async def test_a_section_that_raises_ends_the_turn_and_not_the_session(tmp_path: Path, wrong: BaseException) -> None:
-    broken = [True]
-
-    def render() -> str:
-        if broken:
-            raise wrong
-        return "Fine."
-
-    model = FakeModel([words("ok")])
-    section = PromptSection(name="moody", rank=1, render=render)
-    async with session_of(tmp_path / "a.db", model, sections=[section]) as session:
-        await session.followup("hi")
-        turn = await session.run()
-        assert (turn.reason, turn.code) == ("error", "PluginError")
-        assert "moody" in turn.message
-        broken.clear()
-        await session.followup("again")
-        assert (await session.run()).text == "ok"
-    assert len(model.requests) == 1
 
 
 async def test_an_adapter_that_encodes_differently_later_is_found_by_verify(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from attrs import define, evolve, field
 from hypothesis import strategies as st
 
+from flightlog.core.context import joined
 from flightlog.core.fold import asked_about, fold, placed
 from flightlog.core.history import EncodedRequest, History
 from flightlog.core.invariants import check
@@ -66,7 +67,6 @@ _heads = st.builds(
     Head,
     adapter=st.just(ADAPTER),
     model=st.sampled_from(["model", "other"]),
-    system=_brief,
     tools=st.sampled_from([(), (ToolSpec(name="look", description="Look.", parameters='{"type":"object"}'),)]),
 )
 _failures = st.builds(
@@ -180,7 +180,9 @@ class Walk:
 
     def _reopen(self) -> tuple[Event, ...]:
         plugins = self._drawn(st.sampled_from([(), (PluginVersion(name="files", version="1"),)]))
-        return (SessionOpened(pid=self._drawn(st.integers(1, 9)), host="h", kernel_version="0", plugins=plugins),)
+        lock = self.state.lock + self._drawn(st.integers(0, 1))
+        pid = self._drawn(st.integers(1, 9))
+        return (SessionOpened(pid=pid, host="h", kernel_version="0", plugins=plugins, lock=lock),)
 
     def _close(self) -> tuple[Event, ...]:
         return (SessionClosed(),)
@@ -254,7 +256,9 @@ class Walk:
     def _add_context(self) -> tuple[Event, ...]:
         # A plugin names its messages itself, so a name may also be one that waits in the inbox.
         message_id = self._drawn(st.sampled_from(["context", *(p.message_id for p in self.state.next_turn)]))
-        return (UserMessage(message_id=message_id, content=(self._drawn(_text_blocks),), source="context"),)
+        content = self._drawn(st.lists(_text_blocks, min_size=1, max_size=2).map(tuple))
+        section = self._drawn(st.sampled_from(["", "rules", "workspace"]))
+        return (UserMessage(message_id=message_id, content=content, source="context", section=section),)
 
     def _end_turn(self) -> tuple[Event, ...]:
         reasons = ["completed", "aborted", "error", "max_tokens", "max_steps", "paused", "interrupted"]
@@ -266,7 +270,10 @@ class Walk:
         return (StepEnd(),)
 
     def _change_head(self) -> tuple[Event, ...]:
-        return (RequestHeader(head=self._drawn(_heads), reason=self._drawn(st.sampled_from(["first", "model"]))),)
+        texts = self._drawn(st.dictionaries(st.sampled_from(["system", "rules", "style"]), _brief, max_size=3))
+        system, spans = joined(texts)
+        head = evolve(self._drawn(_heads), system=system)
+        return (RequestHeader(head=head, reason=self._drawn(st.sampled_from(["first", "model"])), sections=spans),)
 
     def _send(self) -> tuple[Event, ...]:
         header = () if self.state.header else self._change_head()

@@ -11,7 +11,7 @@ import click
 import trio
 from attrs import frozen
 
-from flightlog import Clock, Kernel, SessionReader
+from flightlog import Clock, Kernel
 from flightlog.api import open_kernel
 from flightlog.cli.exits import FAILED, FINE, TERMINATED
 from flightlog.cli.follow import Follower
@@ -23,11 +23,9 @@ from flightlog.cli.output import Output, complain
 from flightlog.cli.tally import Tally
 from flightlog.cli.terminal_text import counted
 from flightlog_hookspecs.errors import UsageError
-from flightlog_hookspecs.events import Head, Record, RequestHeader
+from flightlog_hookspecs.events import Record
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-NEW_SESSION_MODEL = "scripted:echo"
 
 
 @frozen(kw_only=True)
@@ -41,6 +39,7 @@ class Order:
     system: str | None
     workspace: str | None
     as_json: bool
+    take_over: bool
 
     def resume_command(self, *text: str) -> str:
         """How to go on with the session from a shell."""
@@ -59,6 +58,7 @@ def _model_options(command: F) -> F:
             type=click.Path(exists=True, file_okay=False),
             help="The folder tools may work in. Default: none.",
         ),
+        click.option("--take-over", is_flag=True, help="Take the session from an owner that is stuck."),
         db_option,
         json_option,
     )
@@ -77,6 +77,7 @@ def run(
     model: str | None,
     system: str | None,
     workspace: str | None,
+    take_over: bool,
     db: str | None,
     as_json: bool,
 ) -> int:
@@ -94,6 +95,7 @@ def run(
         system=system,
         workspace=workspace,
         as_json=as_json,
+        take_over=take_over,
     )
     return trio.run(_carry_out, order)
 
@@ -108,6 +110,7 @@ def resume(
     model: str | None,
     system: str | None,
     workspace: str | None,
+    take_over: bool,
     db: str | None,
     as_json: bool,
 ) -> int:
@@ -125,6 +128,7 @@ def resume(
         system=system,
         workspace=workspace,
         as_json=as_json,
+        take_over=take_over,
     )
     return trio.run(_carry_out_on_existing, order)
 
@@ -169,10 +173,10 @@ async def _session(order: Order, output: Output, interruption: Interruption, *, 
     async with open_kernel(order.db, workspace=order.workspace, on_boundary=follower.on_boundary) as kernel:
         for problem in kernel.registry.problems:
             complain(f"plugin {problem.name!r} was left out: {problem.error}")
-        last, follower.seq = _so_far(kernel, order.session, must_exist=must_exist)
-        model = order.model or (f"{last.adapter}:{last.model}" if last else NEW_SESSION_MODEL)
-        system = order.system if order.system is not None else _own_system(kernel, model, last)
-        async with kernel.session(order.session, model=model, system=system) as session:
+        follower.seq = await _length(kernel, order.session, must_exist=must_exist)
+        async with kernel.session(
+            order.session, model=order.model, system=order.system, take_over=order.take_over
+        ) as session:
             reader = kernel.read(order.session)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(follower.follow, reader)
@@ -224,29 +228,15 @@ def _result(order: Order, tally: Tally, pending: int) -> dict[str, Any]:
     return {"kind": "result", "session": order.session, "turns": turns, "pending": pending}
 
 
-def _so_far(kernel: Kernel, session: str, *, must_exist: bool) -> tuple[Head | None, int]:
-    """The session's last head, None before its first request, and its last row, 0 when it is new."""
-    reader: SessionReader
+async def _length(kernel: Kernel, session: str, *, must_exist: bool) -> int:
+    """The session's last row, 0 when it is new. One that only has letters exists."""
     try:
         reader = kernel.read(session)
     except UsageError:
-        if must_exist:
+        if must_exist and not await kernel.mailbox(session).waiting():
             raise
-        return None, 0
-    head, seq = None, 0
-    for record in reader.records():
-        seq = record.seq
-        if isinstance(record.event, RequestHeader):
-            head = record.event.head
-    return head, seq
-
-
-def _own_system(kernel: Kernel, model: str, last: Head | None) -> str:
-    """The session's own part of its last system text: what stands before the prompt sections."""
-    if last is None:
-        return ""
-    sections = kernel.registry.head(model, "").system
-    return last.system.removesuffix(sections).removesuffix("\n\n") if sections else last.system
+        return 0
+    return reader.length()
 
 
 def _new_name() -> str:

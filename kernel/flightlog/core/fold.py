@@ -6,10 +6,12 @@ Assumes the event is legal (see `invariants`); never looks at anything but its a
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 from attrs import evolve
 
+from flightlog.core.context import told
 from flightlog.core.state import Call, Pending, State, Step, changed
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.events import (
@@ -57,7 +59,7 @@ def _created(state: State, event: SessionCreated, seq: int, epoch: int) -> State
 
 
 def _opened(state: State, event: SessionOpened, seq: int, epoch: int) -> State:
-    return changed(state, epoch=epoch, closed=False)
+    return changed(state, epoch=epoch, closed=False, lock=event.lock)
 
 
 def _closed(state: State, event: SessionClosed, seq: int, epoch: int) -> State:
@@ -96,6 +98,9 @@ def _step_end(state: State, event: StepEnd, seq: int, epoch: int) -> State:
 
 def _user_message(state: State, event: UserMessage, seq: int, epoch: int) -> State:
     left = tuple(pending for pending in state.claimed if pending.message_id != event.message_id)
+    if event.section:
+        context = MappingProxyType({**state.context, event.section: told(event.content)})
+        return changed(state, claimed=left, context=context)
     return changed(state, claimed=left) if len(left) != len(state.claimed) else state
 
 

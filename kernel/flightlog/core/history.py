@@ -55,6 +55,13 @@ class History:
         """The entries after the first `count`."""
         return self._entries[count:]
 
+    def page(self, start: int, most: int) -> list[tuple[Place, Message]]:
+        """Some `most` entries from index `start`, and with the last of them all that stand at the same row."""
+        end = min(start + most, len(self._entries))
+        while 0 < end < len(self._entries) and self._entries[end][0][0] == self._entries[end - 1][0][0]:
+            end += 1
+        return self._entries[start:end]
+
     def place(self, index: int) -> int:
         """The row that the message at `index` stands under."""
         return self._entries[index][0][0]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from flightlog.core.context import fits, spans_fit
 from flightlog.core.fold import asked_about, placed
 from flightlog.core.state import Call, State, Step
 from flightlog_hookspecs.content import ToolCallBlock
@@ -42,6 +43,7 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "seq-dense": "seq counts from 1 without a gap or a repeat",
         "created-first": "session/created is the first event and occurs once",
+        "lock": "session/opened keeps the number of the session's lock or, taking over, raises it by one",
         "epoch": "session/opened raises the epoch by one; every other event carries the current one",
         "closed": "after session/closed only session/opened may follow",
         "closed-in-turn": "session/closed stands outside of turns",
@@ -61,7 +63,9 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         "letter-once": "a letter is taken at most once",
         "claim-lost": "a claimed message enters a step before anything else happens",
         "claim-content": "a claimed message enters the step unchanged",
+        "section-shape": "a message about a prompt section is one of context, in one or two texts",
         "user-during-attempt": "no user/message while an attempt is open",
+        "header-spans": "the sections of a request/header stand in its system text, in order and apart",
         "header-late": "request/header comes before the step's answer and never while an attempt is open",
         "header-named": "request/sent names the newest request/header",
         "attempt-number": "attempts count from 1 in their step, one at a time",
@@ -108,6 +112,11 @@ def check(state: State, event: Event, epoch: int, place: tuple[int | None, int |
 
 def _anywhere(state: State, event: Event) -> None:
     pass
+
+
+def _opened(state: State, event: SessionOpened) -> None:
+    if event.lock not in (state.lock, state.lock + 1):
+        raise Illegal("lock", f"lock {event.lock} after lock {state.lock}")
 
 
 def _outside_turn(rule: str) -> Callable[[State, Event], None]:
@@ -188,11 +197,13 @@ def _user_message(state: State, event: UserMessage) -> None:
     step = _open_step(state, event)
     if step.phase == "open":
         raise Illegal("user-during-attempt", f"user/message while attempt {step.attempt} is open")
+    if event.section and not fits(event):
+        raise Illegal("section-shape", f"message {event.message_id!r} says nothing of section {event.section!r}")
     if state.claimed:
         pending = state.claimed[0]
         if pending.message_id != event.message_id:
             raise Illegal("claim-lost", f"{event.message_id!r} before claimed message {pending.message_id!r}")
-        if (pending.content, pending.source) != (event.content, event.source):
+        if (pending.content, pending.source, "") != (event.content, event.source, event.section):
             raise Illegal("claim-content", f"message {event.message_id!r} differs from what was accepted")
 
 
@@ -200,6 +211,8 @@ def _header(state: State, event: RequestHeader) -> None:
     step = _open_step(state, event)
     if step.phase in ("open", "answered"):
         raise Illegal("header-late", f"request/header while the step's request is {step.phase}")
+    if not spans_fit(event):
+        raise Illegal("header-spans", f"the sections {[span.name for span in event.sections]} do not fit")
 
 
 def _sent(state: State, event: RequestSent) -> None:
@@ -280,7 +293,7 @@ def _decided(state: State, event: ApprovalDecided) -> None:
 
 _CHECKS: dict[type, Callable[[State, Any], object]] = {
     SessionCreated: _anywhere,
-    SessionOpened: _anywhere,
+    SessionOpened: _opened,
     UnknownEvent: _anywhere,
     SessionClosed: _outside_turn("closed-in-turn"),
     InboxSplice: _splice,

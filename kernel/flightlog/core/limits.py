@@ -26,6 +26,15 @@ LIVE_PAGE_ROWS: Final = 64
 LIVE_POLL_S: Final = 0.02
 """How often a live reader looks for what other processes have written."""
 
+PROVE_PAGE_MESSAGES: Final = 64
+"""Messages that are proven between two rounds of the loop, when a request has many new ones."""
+
+READ_PAGE_ROWS: Final = 256
+"""Rows that are read at a time, so that no read snapshot outlives a few milliseconds."""
+
+LOAD_PAGE_ROWS: Final = 64
+"""Rows that are checked between two rounds of the loop, when a session is opened."""
+
 QUERIES_AT_ONCE: Final = 8
 """Queries of one kernel that run at the same time; further ones wait."""
 

@@ -315,6 +315,8 @@ def _name(event: Event) -> str | None:
     match event:
         case ToolCall() | ToolResult() | ApprovalAsked():
             return displayed(event.name)
+        case UserMessage():
+            return displayed(event.section) or None
         case ApprovalDecided():
             return displayed(event.by)
         case LetterTaken():

@@ -33,8 +33,11 @@ def assert_request_reconstructable(
 
 
 def changes(old: RequestHeader | None, new: Head) -> str:
-    """What makes `new` a new head generation: "first", or the names of the changed parts, or ""."""
+    """What makes `new` a new head generation: "first", or the names of the changed parts, or "".
+
+    Another system text alone does not: what changed in it is said in messages.
+    """
     if old is None:
         return "first"
-    names = ("adapter", "model", "system", "tools", "parameters")
+    names = ("adapter", "model", "tools", "parameters")
     return ", ".join(name for name in names if getattr(old.head, name) != getattr(new, name))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, Literal, TypeVar
 
 from attrs import frozen
@@ -24,6 +26,7 @@ from flightlog_hookspecs.tools import Outcome
 NO_USAGE: Final = Usage()
 NO_QUESTIONS: Final[GrowingSet[int]] = GrowingSet()
 NO_LETTERS: Final[GrowingSet[str]] = GrowingSet()
+NO_CONTEXT: Final[Mapping[str, str]] = MappingProxyType({})
 AttemptPhase = Literal["none", "open", "failed", "answered"]
 
 
@@ -81,11 +84,14 @@ class State:
 
     `steps` counts the steps of the current turn; `claimed` holds messages taken from the inbox
     whose `user/message` has not been seen yet (empty between appends); `questions` the rows of all
-    approvals ever asked, `letters` the ids of all letters ever taken.
+    approvals ever asked, `letters` the ids of all letters ever taken; `context` what
+    messages last said of each prompt section ("": that it no longer applies); `lock` numbers the
+    session's lock that its owner holds.
     """
 
     uid: str = ""
     epoch: int = -1
+    lock: int = 0
     closed: bool = False
     next_turn: tuple[Pending, ...] = ()
     next_step: tuple[Pending, ...] = ()
@@ -99,6 +105,7 @@ class State:
     letters: GrowingSet[str] = NO_LETTERS
     header: RequestHeader | None = None
     header_seq: int = 0
+    context: Mapping[str, str] = NO_CONTEXT
     usage: Usage = NO_USAGE
     text: str = ""
     last_end: TurnEnd | None = None

@@ -6,20 +6,23 @@ It has no opinion of its own: what happens is decided by `core/plan.py`, how a t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
+from flightlog.core.context import given, joined, news
 from flightlog.core.history import EncodedRequest, Place, Prefix
 from flightlog.core.inbox import removed, waiting
+from flightlog.core.limits import PROVE_PAGE_MESSAGES
 from flightlog.core.plan import Append, Idle, RunTools, SendRequest, follow, plan, retry_after
 from flightlog.core.request import assert_request_reconstructable, changes
-from flightlog.core.state import Call
+from flightlog.core.state import Call, State
 from flightlog.runtime.closing import close_turn
 from flightlog.runtime.error_groups import leaves
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.model_call import DeltaRecorder, call_model
 from flightlog.runtime.plugins import encoder
+from flightlog.runtime.prompting import Prompt
 from flightlog.runtime.surroundings import Surroundings
 from flightlog.runtime.tool_runner import ToolRunner
 from flightlog.store.codec import EventRow, decode, decode_message
@@ -33,6 +36,7 @@ from flightlog_hookspecs.events import (
     RequestHeader,
     RequestSent,
     TurnEnd,
+    UserMessage,
 )
 
 
@@ -43,7 +47,7 @@ class Driver:
         self._journal = journal
         self._around = around
         self._model = model
-        self._system = system
+        self._prompt = Prompt(system, around.registry.sections, around.threads)
         self._encoded: EncodedRequest | None = None
         self._proven_header: RequestHeader | None = None
         self._scope: trio.CancelScope | None = None
@@ -130,9 +134,12 @@ class Driver:
     async def _request(self, attempt: int) -> None:
         """Make one attempt: prove the request, log it, send it, log its end."""
         journal = self._journal
-        head = await self._current_head()
+        if journal.state.header is None or (journal.state.step and journal.state.step.attempt == 0):
+            await self._prepare()
+        assert journal.state.header is not None, "there is one by the first attempt"
+        head = journal.state.header.head
         adapter, _ = self._around.registry.adapter_of(f"{head.adapter}:{head.model}")
-        encoded = self._prove(adapter, head)
+        encoded = await self._prove(adapter, head)
         sent = RequestSent(
             attempt=attempt,
             header_seq=journal.state.header_seq,
@@ -157,34 +164,49 @@ class Driver:
         deltas, times_us = recorder.drain()
         await self._write(*deltas, *ending, times_us=times_us)
 
-    async def _current_head(self) -> Head:
-        """The head in force. A changed one starts a new generation, at the first request of a turn only."""
+    async def _prepare(self) -> None:
+        """Log what the model is to be told before the first attempt of a step: a new head, news of sections.
+
+        A changed head starts a new generation, at the first step of a turn only.
+        """
         journal = self._journal
         state = journal.state
         assert state.step is not None, "requests are made inside a step"
-        if state.header is None or (state.step.number == 1 and state.step.attempt == 0):
-            head = self._around.registry.head(self._model, self._system)
-            reason = changes(state.header, head)
-            if reason:
-                await journal.append(RequestHeader(head=head, reason=reason))
-        header = journal.state.header
-        assert header is not None, "it was just written"
-        return header.head
+        anew = state.header is None or state.step.number == 1
+        static, runtime, faults = await self._prompt.rendered(given(state), anew=anew)
+        due: list[Event] = [*faults]
+        if anew:
+            system, spans = joined(static)
+            head = self._around.registry.head(self._model, system)
+            if reason := changes(state.header, head):
+                due.append(RequestHeader(head=head, reason=reason, sections=spans))
+        texts, new_id = static | runtime, journal.clock.new_id
+        await journal.append(*due, lambda state: _told(state, texts, new_id))
 
-    def _prove(self, adapter: Adapter, head: Head) -> EncodedRequest:
-        """The request, encoded; proven to be what the log says. See `assert_request_reconstructable`."""
+    async def _prove(self, adapter: Adapter, head: Head) -> EncodedRequest:
+        """The request, encoded; proven to be what the log says. See `assert_request_reconstructable`.
+
+        In pages, with a look at the rest of the world in between: the first request after an opening
+        covers the whole conversation. Nothing that a model sees is written meanwhile.
+        """
         journal = self._journal
-        encoded = self._encoded
+        encoded, self._encoded = self._encoded, None  # an encoder that fails halfway leaves nothing to build on
         if encoded is None or encoded.head != head:
             # A new head generation: the same messages behind another head, compared and encoded afresh.
             encoded = EncodedRequest(head, encoder(adapter))
-        known = len(encoded.messages)
-        new = journal.history.since(known)
-        last_place = journal.history.place(known - 1) if known else 0
-        assert_request_reconstructable(self._logged_header(), head, new, self._in_log(last_place))
-        self._encoded = None  # an encoder that fails halfway leaves nothing to build on
-        for _, message in new:
-            encoded.add(message)
+        header = self._logged_header()
+        while True:
+            known = len(encoded.messages)
+            page = journal.history.page(known, PROVE_PAGE_MESSAGES)
+            after = journal.history.place(known - 1) if known else 0
+            is_last = known + len(page) == len(journal.history)
+            logged = self._in_log(after, None if is_last else page[-1][0][0])
+            assert_request_reconstructable(header, head, page, logged)
+            for _, message in page:
+                encoded.add(message)
+            if is_last:
+                break
+            await trio.lowlevel.checkpoint()
         self._encoded = encoded
         return encoded
 
@@ -200,13 +222,21 @@ class Driver:
             self._proven_header = header
         return header
 
-    def _in_log(self, after_place: int) -> list[tuple[Place, Message]]:
+    def _in_log(self, after_place: int, up_to_place: int | None) -> list[tuple[Place, Message]]:
         store = self._journal.store
-        rows = store.read("messages_after", self._journal.session, after_place)
+        rows = store.read("messages_between", self._journal.session, after_place, up_to_place)
         return [
             ((place, position), decode_message(kind, text, data, store.blob))
             for place, position, kind, text, data in rows
         ]
+
+
+def _told(state: State, texts: Mapping[str, str], new_id: Callable[[], str]) -> list[UserMessage]:
+    """What the model has to be told of its prompt sections, whose texts are these."""
+    return [
+        UserMessage(message_id=new_id(), content=content, source="context", section=section)
+        for section, content in news(given(state), texts)
+    ]
 
 
 def _end_for(errors: list[BaseException], cause: str) -> TurnEnd | None:

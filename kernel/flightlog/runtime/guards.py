@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import trio
 from attrs import field, frozen
 
-from flightlog.runtime.error_groups import described, leaves
+from flightlog.runtime.plugin_call import Failed, call
 from flightlog_hookspecs.events import PluginFault
 from flightlog_hookspecs.hooks import Allow, Ask, Deny, Hook, ProposedCall, Verdict
 
@@ -33,12 +32,12 @@ class Ruling:
     faults: tuple[PluginFault, ...] = field(default=())
 
 
-async def rule(guards: Sequence[Guard], call: ProposedCall, threads: trio.CapacityLimiter) -> Ruling:
+async def rule(guards: Sequence[Guard], proposed: ProposedCall, threads: trio.CapacityLimiter) -> Ruling:
     """Ask all `guards`: Deny beats Ask beats Allow, the first of equals counts. Guards fail closed."""
     ruling = Ruling(verdict=Allow())
     faults: list[PluginFault] = []
     for guard in guards:
-        verdict = await _asked(guard, call, threads)
+        verdict = await _asked(guard, proposed, threads)
         if isinstance(verdict, PluginFault):
             faults.append(verdict)
             verdict = Deny(f"the guard {guard.hook.name!r} failed, so the call was not made")
@@ -47,30 +46,17 @@ async def rule(guards: Sequence[Guard], call: ProposedCall, threads: trio.Capaci
     return Ruling(verdict=ruling.verdict, guard=ruling.guard, faults=tuple(faults))
 
 
-async def _asked(guard: Guard, call: ProposedCall, threads: trio.CapacityLimiter) -> Verdict | PluginFault:
+async def _asked(guard: Guard, proposed: ProposedCall, threads: trio.CapacityLimiter) -> Verdict | PluginFault:
     hook = guard.hook
-    error = f"did not answer within {hook.limit_s:g} s"
-    with trio.move_on_after(hook.limit_s):
-        try:
-            verdict = await _called(hook, call, threads)
-        except BaseException as raised:
-            if any(isinstance(leaf, (trio.Cancelled, KeyboardInterrupt)) for leaf in leaves(raised)):
-                raise
-            error = described(raised)
-        else:
-            if _is_verdict(verdict):
-                return verdict
-            error = f"returned {verdict!r:.200}, not a verdict"
+    try:
+        verdict = await call(hook.body, proposed, limit_s=hook.limit_s, threads=threads)
+        error = f"returned {verdict!r:.200}, not a verdict"
+    except Failed as failed:
+        verdict, error = None, str(failed)
+    else:
+        if _is_verdict(verdict):
+            return verdict
     return PluginFault(plugin=guard.plugin, hook=f"{hook.point} {hook.name}", error=error)
-
-
-async def _called(hook: Hook, call: ProposedCall, threads: trio.CapacityLimiter) -> Verdict:
-    if inspect.iscoroutinefunction(hook.body):
-        answer: Verdict = await hook.body(call)
-        return answer
-    # Boxed, since trio refuses a coroutine as a thread's result.
-    (verdict,) = await trio.to_thread.run_sync(lambda: (hook.body(call),), abandon_on_cancel=True, limiter=threads)
-    return await verdict if inspect.isawaitable(verdict) else verdict
 
 
 def _is_verdict(value: object) -> bool:

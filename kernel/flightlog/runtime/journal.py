@@ -21,7 +21,7 @@ from flightlog.runtime.group_commit import GroupCommit, Made, Reached
 from flightlog.store.codec import Encoded, encode
 from flightlog.store.replay import Replay
 from flightlog.store.store import Blob
-from flightlog_hookspecs.errors import InvariantViolation
+from flightlog_hookspecs.errors import Fenced, InvariantViolation
 from flightlog_hookspecs.events import Event, Record, SessionOpened, TurnEnd
 
 
@@ -96,7 +96,13 @@ class Journal:
         first events' own times, the clock's for all further ones. Raises `InvariantViolation` when one may not follow
         the log, `BadPayload` when one cannot be kept, else a `StoreError`; then nothing was written.
         """
-        return await self._commits.append(self, partial(self._make, events, times_us, blobs, barrier))
+        try:
+            return await self._commits.append(self, partial(self._make, events, times_us, blobs, barrier))
+        except Fenced as error:
+            self.feed.disown()
+            raise Fenced(
+                f"session {self.session!r} was taken over by another owner. Nothing more is written here."
+            ) from error
 
     def leave(self) -> None:
         """Nothing more will be appended."""

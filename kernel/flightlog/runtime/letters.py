@@ -57,7 +57,7 @@ class Letterbox:
         return woken
 
     def _due(self, letter: Letter, state: State) -> Sequence[Event]:
-        if state.closed or letter.number <= self._taken:
+        if state.closed or letter.uid in state.letters:
             return ()
         earlier = self._inbox.first_splice(letter.message_id) if isinstance(letter.body, Words) else None
         return taking(state, letter, earlier)

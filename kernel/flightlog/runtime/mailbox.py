@@ -66,6 +66,11 @@ class Mailbox:
         """As `Session.cancel`; without `keep_queue`, also when idle, what waits by then leaves the inbox."""
         return await self._post("cancel", Stop(cause=cause, now=now, keep_queue=keep_queue), key)
 
+    async def waiting(self) -> int:
+        """How many letters the session's owner, or its next one, has still to take."""
+        found = self._store.key_of(self._session)
+        return len(self._store.letters(found.key if found else 0, self._session, 0))
+
     async def _send(self, way: Way, content: str | tuple[Block, ...], key: str | None) -> Posted:
         return await self._post(way, Words(content=checked_content(content)), key)
 

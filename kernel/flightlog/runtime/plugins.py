@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from typing import get_args
 
 import pluggy
 from attrs import define, field, frozen
 
+from flightlog.core.context import HOST_SECTION
 from flightlog.core.tool_schema import PreparedTool, prepare
 from flightlog.runtime.error_groups import described
 from flightlog.runtime.guards import Guard
+from flightlog.runtime.prompting import Section
 from flightlog_hookspecs import specs
 from flightlog_hookspecs.adapters import Adapter
 from flightlog_hookspecs.errors import PluginError, UsageError
 from flightlog_hookspecs.events import Head, Message, PluginVersion
 from flightlog_hookspecs.hooks import Hook
 from flightlog_hookspecs.markers import PROJECT
-from flightlog_hookspecs.prompt import PromptSection
+from flightlog_hookspecs.prompt import PromptSection, SectionKind
 from flightlog_hookspecs.tools import Tool
 
 
@@ -39,7 +42,7 @@ class Registry:
 
     tools: dict[str, PreparedTool] = field(factory=dict)
     adapters: dict[str, Adapter] = field(factory=dict)
-    sections: dict[str, PromptSection] = field(factory=dict)
+    sections: dict[str, Section] = field(factory=dict)
     guards: list[Guard] = field(factory=list)
     versions: list[PluginVersion] = field(factory=list)
     problems: list[PluginProblem] = field(factory=list)
@@ -57,24 +60,10 @@ class Registry:
         return adapter, rest
 
     def head(self, model: str, system: str) -> Head:
-        """The head a request would have now: `system` first, then the sections by rank."""
+        """The head that a request with this system text would have now."""
         adapter, name = self.adapter_of(model)
-        sections = sorted(self.sections.values(), key=lambda section: (section.rank, section.name))
-        texts = [text for text in (system, *map(_rendered, sections)) if text]
         tools = tuple(self.tools[tool].spec for tool in sorted(self.tools))
-        return Head(adapter=adapter.name, model=name, system="\n\n".join(texts), tools=tools)
-
-
-def _rendered(section: PromptSection) -> str:
-    try:
-        text = section.render()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise PluginError(section.name, "render", described(error)) from error
-    if not isinstance(text, str):
-        raise PluginError(section.name, "render", f"returned {type(text).__name__}, not a string")
-    return text
+        return Head(adapter=adapter.name, model=name, system=system, tools=tools)
 
 
 def encoder(adapter: Adapter) -> Callable[[Head | Message], bytes]:
@@ -142,7 +131,7 @@ def _enter(registry: Registry, plugin: object, version: PluginVersion) -> None:
     manager.check_pending()  # finds a misspelt hook, which would otherwise never be called
     tools: dict[str, PreparedTool] = {}
     adapters: dict[str, Adapter] = {}
-    sections: dict[str, PromptSection] = {}
+    sections: dict[str, Section] = {}
 
     def take_tool(tool: Tool) -> None:
         _expect(isinstance(tool, Tool), f"register_tools was given {tool!r}, not a Tool")
@@ -168,10 +157,15 @@ def _enter(registry: Registry, plugin: object, version: PluginVersion) -> None:
             f"prompt section {section!r}: name must be a string, rank a number, render a function",
         )
         _expect(
+            section.kind in get_args(SectionKind) and section.limit_s > 0,
+            f"prompt section {section.name!r}: no such kind, or no time limit",
+        )
+        _expect(section.name not in ("", HOST_SECTION), f"prompt section {section.name!r}: this name is the host's")
+        _expect(
             section.name not in registry.sections and section.name not in sections,
             f"prompt section {section.name!r} exists already",
         )
-        sections[section.name] = section
+        sections[section.name] = Section(section=section, plugin=version.name)
 
     guards: list[Guard] = []
 

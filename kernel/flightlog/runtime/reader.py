@@ -73,6 +73,10 @@ class SessionReader:
         self.session = session
         self.uid = key.uid
 
+    def length(self) -> int:
+        """How many events the session has: the seq of the newest one."""
+        return int(self._store.read("last_seq", self._key.key)[0][0])
+
     def records(self, *, deltas: bool = False) -> Iterator[Record]:
         """All events in order, each checked before it is yielded; with `deltas`, their texts too."""
         yield from replaying(self._store, self._start(), self._key.key, deltas=deltas)
@@ -94,7 +98,7 @@ class SessionReader:
 
     def messages(self) -> list[Message]:
         """What the model would be sent now, through the `messages` view. Raises `LogCorrupt` for a damaged row."""
-        rows = self._store.read("messages_after", self.session, 0)
+        rows = self._store.read("messages_between", self.session, 0, None)
         try:
             return [decode_message(kind, text, data, self._store.blob) for _, _, kind, text, data in rows]
         except Undecodable as error:

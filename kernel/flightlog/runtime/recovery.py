@@ -6,27 +6,32 @@ anywhere in here and run again, it reaches the same log.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from functools import partial
+from typing import Final
 
 import trio
+from attrs import evolve
 
+from flightlog.core.limits import LOAD_PAGE_ROWS
 from flightlog.runtime.clock import Boundary, Clock
 from flightlog.runtime.closing import close_turn
 from flightlog.runtime.feed import Feed
 from flightlog.runtime.group_commit import GroupCommit
 from flightlog.runtime.journal import HeadToken, Journal
+from flightlog.runtime.ownership import busy, own
 from flightlog.runtime.write_lock import when_free
 from flightlog.store.codec import Encoded, encode
-from flightlog.store.replay import check_ending, replay
+from flightlog.store.replay import Replay, check_ending, replaying
 from flightlog.store.store import Blob, NewSession, SessionKey, Store
 from flightlog.version import __version__
 from flightlog_hookspecs.errors import Fenced, HeadMismatch, SessionBusy, StoreStopped, UsageError
 from flightlog_hookspecs.events import PluginVersion, Record, SessionClosed, SessionCreated, SessionOpened, TurnEnd
+
+_OPEN_TRIES: Final = 100
 
 
 async def open_session(
@@ -39,34 +44,77 @@ async def open_session(
     clock: Clock,
     on_boundary: Boundary,
     feed: Feed | None = None,
+    take_over: bool = False,
 ) -> Journal:
     """Take ownership of session `name`, creating it when there is none, and make it ready to run.
 
-    Raises `SessionBusy` while another owner lives, `LogCorrupt` or `SchemaTooNew` when the log is
-    refused, `HeadMismatch` when it does not hold `expect`.
+    With `take_over`, from an owner that lives, too: that one can write no more. Raises `SessionBusy`
+    while another owner lives, `LogCorrupt` or `SchemaTooNew` when the log is refused, `HeadMismatch`
+    when it does not hold `expect`.
     """
     store = commits.store
     found = store.key_of(name) or await _create(store, name, title, clock)
-    if not store.locks.own_session(found.key):
-        raise _busy(store, name, found)
+    lock = own(store, name, found, take_over=take_over)
     feed = feed or Feed()
     journal: Journal | None = None
     try:
-        loaded = replay(store, name, found.key, found.uid)
+        loaded = Replay(session=name, uid=found.uid)
+        await _read_on(store, loaded, found)
         check_ending(loaded)
         if expect:
             check_token(store, name, found, expect)
-        journal = Journal(commits, found.key, loaded, clock, on_boundary, feed)
-        await journal.append(opening(plugins), barrier=True)
+        opened = evolve(opening(plugins), lock=lock)
+        journal = await _owned(
+            partial(Journal, commits, found.key, loaded, clock, on_boundary, feed),
+            opened,
+            loaded,
+            partial(_read_on, store, loaded, found),
+            partial(busy, store, name, found),
+        )
         # This is on_crash="close". "continue" will leave the turn open here and let plan() go on from it.
         await close_turn(journal, TurnEnd(reason="interrupted"), unstarted="not_started")
     except BaseException:
         if journal:
             journal.leave()
-        store.locks.release_session(found.key)
+        store.locks.release_session(found.key, lock)
         feed.disown()
         raise
     return journal
+
+
+async def _owned(
+    make_journal: Callable[[], Journal],
+    opened: SessionOpened,
+    loaded: Replay,
+    read_on: Callable[[], Awaitable[None]],
+    refusal: Callable[[], SessionBusy],
+) -> Journal:
+    """The journal of the session with `opened` in it. Raises the `refusal` when another owner was faster.
+
+    Whom we take over from may write until then, so what is `loaded` may have to grow a little more.
+    """
+    epoch = loaded.state.epoch
+    for _ in range(_OPEN_TRIES):
+        journal = make_journal()
+        try:
+            await journal.append(opened, barrier=True)
+        except BaseException as error:
+            journal.leave()
+            if not isinstance(error, Fenced):
+                raise
+        else:
+            return journal
+        await read_on()
+        if loaded.state.epoch != epoch:
+            break
+    raise refusal()
+
+
+async def _read_on(store: Store, loaded: Replay, found: SessionKey) -> None:
+    """Read and check the session to its end, while everything else in this kernel goes on."""
+    for record in replaying(store, loaded, found.key):
+        if record.seq % LOAD_PAGE_ROWS == 0:
+            await trio.lowlevel.checkpoint()
 
 
 def opening(plugins: Sequence[PluginVersion]) -> SessionOpened:
@@ -86,7 +134,7 @@ async def close_session(journal: Journal) -> None:
                 await journal.append(SessionClosed())
     finally:
         journal.leave()
-        journal.store.locks.release_session(journal.key)
+        journal.store.locks.release_session(journal.key, journal.state.lock)
         journal.feed.disown()
 
 
@@ -124,19 +172,3 @@ async def _create(store: Store, name: str, title: str, clock: Clock) -> SessionK
 async def entered(store: Store, session: NewSession, rows: Sequence[Encoded], blobs: Sequence[Blob] = ()) -> bool:
     """Enter `session` with its first `rows` as one; False when its name or its uid is there already."""
     return await when_free(store, lambda: store.create_session(session, *rows, blobs=blobs))
-
-
-def _busy(store: Store, name: str, found: SessionKey) -> SessionBusy:
-    seq = store.read("last_opened", found.key)[0][0]
-    if seq is None:
-        return SessionBusy(f"session {name!r} is being created by another process. Try again.")
-    row = store.read("event_at", found.key, seq)[0]
-    owner, since_us = json.loads(row[-2]), row[3]
-    return SessionBusy(
-        f"session {name!r} is driven by process {owner['pid']} on {owner['host']} since {_utc(since_us)}. "
-        "It can be read; to run it here, end that process first."
-    )
-
-
-def _utc(at_us: int) -> str:
-    return f"{datetime.fromtimestamp(at_us / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -68,7 +68,9 @@ def derived_from(event: Event) -> Derived:
                 position=event.position, call_id=shown(event.call_id), name=shown(event.name), status=event.effect
             )
         case UserMessage():
-            return Derived(message_id=shown(event.message_id), role="user", status=event.source)
+            return Derived(
+                message_id=shown(event.message_id), role="user", name=shown(event.section) or None, status=event.source
+            )
         case AssistantMessage():
             return Derived(
                 attempt=event.attempt,

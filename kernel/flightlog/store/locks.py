@@ -65,13 +65,13 @@ class FileLocks:
         """Become the only one that has the file open, if nobody else has."""
         return self._lock(fcntl.F_WRLCK, PRESENCE_BYTE, 1)
 
-    def own_session(self, key: int) -> bool:
-        """Take the write lock of session `key`. False when it is owned, also by another kernel here."""
-        return self._lock(fcntl.F_WRLCK, SESSION_BYTE + key, 1)
+    def own_session(self, key: int, number: int = 0) -> bool:
+        """Take write lock `number` of session `key`. False when it is held, also by another kernel here."""
+        return self._lock(fcntl.F_WRLCK, _session_byte(key, number), 1)
 
-    def release_session(self, key: int) -> None:
+    def release_session(self, key: int, number: int = 0) -> None:
         """Give the session back. Does nothing in a forked child, where nothing is held."""
-        self._lock(fcntl.F_UNLCK, SESSION_BYTE + key, 1)
+        self._lock(fcntl.F_UNLCK, _session_byte(key, number), 1)
 
     def sync(self) -> None:
         """Bring the database file itself to the disk. Raises a named `StoreError`."""
@@ -91,6 +91,11 @@ class FileLocks:
 
     def _lock(self, kind: int, start: int, length: int) -> bool:
         return self._fd >= 0 and _locked(self._fd, kind, start, length)
+
+
+def _session_byte(key: int, number: int) -> int:
+    # A session that is taken over from a living owner goes on under a lock of its own.
+    return SESSION_BYTE + number * 2**32 + key
 
 
 @define

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from flightlog.core.limits import READ_PAGE_ROWS
 from flightlog.store.codec import Encoded, EventRow
 from flightlog.store.connection import Busy, Database, Row
 from flightlog.store.letter_codec import LetterRow
 from flightlog.store.log_file import LogFile, open_log_file, open_log_file_to_read
 from flightlog_hookspecs.errors import Fenced, ForkedProcess, StoreError, StoreStopped, UsageError
-
-PAGE_ROWS: Final = 1000
-"""Rows read at a time, so that no read snapshot outlives a few milliseconds."""
 
 
 class SessionKey(NamedTuple):
@@ -206,9 +204,9 @@ class Store:
     def rows(self, key: int, after: int = 0) -> Iterator[EventRow]:
         """The rows of a session behind `after`, in order, read page by page."""
         while True:
-            page = self.read("events_page", key, after, PAGE_ROWS)
+            page = self.read("events_page", key, after, READ_PAGE_ROWS)
             yield from map(EventRow._make, page)
-            if len(page) < PAGE_ROWS:
+            if len(page) < READ_PAGE_ROWS:
                 return
             after = page[-1][1]
 

@@ -60,6 +60,8 @@ SELECT name FROM session_keys WHERE uid = ?
 SELECT name FROM session_keys ORDER BY session
 -- name: insert_session
 INSERT INTO session_keys(name, uid) VALUES(?, ?)
+-- name: last_seq
+SELECT coalesce(max(seq), 0) FROM events WHERE session = ?
 -- name: last_opened
 SELECT max(seq) FROM events WHERE session = ? AND kind = 'session/opened'
 
@@ -106,9 +108,10 @@ SELECT session, seq, kind, at, turn, step, epoch, ignorable, attempt, position, 
 FROM events WHERE session = ? AND message_id = ? AND slot IS NOT NULL AND kind = 'inbox/splice' ORDER BY seq DESC LIMIT 1
 -- name: deltas_of_event
 SELECT at_ms, text FROM delta_texts WHERE session = ? AND seq = ? ORDER BY i
--- The messages the model is sent that stand after a place, as the view orders them.
--- name: messages_after
-SELECT place, coalesce(position + 1, 0), kind, text, data FROM messages WHERE session = ? AND place > ?
+-- The messages the model is sent that stand behind one place and up to another, if one is given, as the view orders them.
+-- name: messages_between
+SELECT place, coalesce(position + 1, 0), kind, text, data FROM messages
+WHERE session = ?1 AND place > ?2 AND place <= coalesce(?3, 9223372036854775807)
 -- name: sessions_page
 SELECT session, uid, title, created_at, last_at, last_seq, epoch, last_turn, last_reason FROM sessions ORDER BY last_at DESC, session
 -- name: timeline

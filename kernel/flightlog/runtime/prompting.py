@@ -1,0 +1,61 @@
+"""What the prompt sections say at this moment. One that fails costs nothing but its news."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import trio
+from attrs import frozen
+
+from flightlog.core.context import HOST_SECTION
+from flightlog.runtime.plugin_call import Failed, call
+from flightlog_hookspecs.events import PluginFault
+from flightlog_hookspecs.prompt import PromptSection, SectionKind
+
+
+@frozen(kw_only=True)
+class Section:
+    """A prompt section and the plugin it came with."""
+
+    section: PromptSection
+    plugin: str
+
+
+class Prompt:
+    """The sections of one session as they were rendered last."""
+
+    def __init__(self, system: str, sections: Mapping[str, Section], threads: trio.CapacityLimiter) -> None:
+        self._system = system
+        self._sections = sections
+        self._threads = threads
+        self._static: dict[str, str] | None = None
+
+    async def rendered(
+        self, given: Mapping[str, str], *, anew: bool
+    ) -> tuple[dict[str, str], dict[str, str], Sequence[PluginFault]]:
+        """The static texts, the runtime texts and what went wrong. The static ones are rendered again when `anew`.
+
+        The texts are by section, in order. A section that fails keeps the text that was `given` last.
+        """
+        faults: list[PluginFault] = []
+        if anew or self._static is None:
+            host = {HOST_SECTION: self._system} if self._system else {}
+            self._static = host | await self._texts("static", given, faults)
+        return self._static, await self._texts("runtime", given, faults), faults
+
+    async def _texts(self, kind: SectionKind, given: Mapping[str, str], faults: list[PluginFault]) -> dict[str, str]:
+        sections = [registered for registered in self._sections.values() if registered.section.kind == kind]
+        sections.sort(key=lambda registered: (registered.section.rank, registered.section.name))
+        texts: dict[str, str] = {}
+        for registered in sections:
+            section = registered.section
+            try:
+                text = await call(section.render, limit_s=section.limit_s, threads=self._threads)
+                error = "" if isinstance(text, str) else f"returned {type(text).__name__}, not a string"
+            except Failed as failed:
+                error = str(failed)
+            if error:
+                text = given.get(section.name, "")
+                faults.append(PluginFault(plugin=registered.plugin, hook=f"render {section.name}", error=error))
+            texts[section.name] = text
+        return texts
