@@ -13,10 +13,10 @@ the call it waits for. Tools and adapters stay trio's: they run on the kernel's 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import islice
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from flightlog import api
 from flightlog.bridge import AsyncFollowing, TrioThread
@@ -35,6 +35,8 @@ from flightlog.runtime.session import Turn
 from flightlog.store.query import Parameter, QueryResult
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.events import Message, Record
+
+T = TypeVar("T")
 
 
 class Session:
@@ -116,6 +118,9 @@ class SessionReader:
         """The reader, to be made and used on the kernel's thread."""
         return self._kernel.read(self.session)
 
+    async def _apart(self, work: Callable[[trio_reader.SessionReader], T]) -> T:
+        return await self._thread.arun(lambda: trio_reader.apart(self._reader(), work))
+
     async def records(self, *, deltas: bool = False) -> AsyncIterator[Record]:
         """All events in order, each checked before it is yielded."""
         records = await self._thread.acall(lambda: self._reader().records(deltas=deltas))
@@ -133,23 +138,23 @@ class SessionReader:
 
     async def messages(self) -> list[Message]:
         """What the model would be sent now."""
-        return await self._thread.acall(lambda: self._reader().messages())
+        return await self._apart(lambda reader: reader.messages())
 
     async def request(self, turn: int, step: int, attempt: int | None = None) -> SentRequest:
         """Exactly what the model saw in that attempt."""
-        return await self._thread.acall(lambda: self._reader().request(turn, step, attempt))
+        return await self._apart(lambda reader: reader.request(turn, step, attempt))
 
     async def timeline(self) -> list[tuple[int, str, int | None, int | None, str, str | None, str | None]]:
         """The flight log for people."""
-        return await self._thread.acall(lambda: self._reader().timeline())
+        return await self._apart(lambda reader: reader.timeline())
 
     async def export(self, target: str | os.PathLike[str] | BinaryIO) -> HeadToken:
         """Write the session as JSONL, hash chain and all."""
-        return await self._thread.acall(lambda: self._reader().export(target))
+        return await self._apart(lambda reader: reader.export(target))
 
     async def verify(self) -> int:
         """Check everything that can be checked; returns the number of events."""
-        return await self._thread.acall(lambda: self._reader().verify())
+        return await self._apart(lambda reader: reader.verify())
 
 
 class Mailbox:

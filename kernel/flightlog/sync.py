@@ -12,10 +12,10 @@ used from several threads at once; Ctrl-C in a waiting thread cancels the call i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from itertools import islice
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from flightlog import api
 from flightlog.bridge import Following, TrioThread
@@ -34,6 +34,8 @@ from flightlog.runtime.session import Turn
 from flightlog.store.query import Parameter, QueryResult
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.events import Message, Record
+
+T = TypeVar("T")
 
 
 class Session:
@@ -111,6 +113,10 @@ class SessionReader:
         self._reader = reader
         self.session = reader.session
 
+    def _apart(self, work: Callable[[trio_reader.SessionReader], T]) -> T:
+        result: T = self._thread.run(trio_reader.apart, self._reader, work)
+        return result
+
     def records(self, *, deltas: bool = False) -> Iterator[Record]:
         """All events in order, each checked before it is yielded."""
         records = self._thread.call(lambda: self._reader.records(deltas=deltas))
@@ -127,23 +133,23 @@ class SessionReader:
 
     def messages(self) -> list[Message]:
         """What the model would be sent now."""
-        return self._thread.call(self._reader.messages)
+        return self._apart(lambda reader: reader.messages())
 
     def request(self, turn: int, step: int, attempt: int | None = None) -> SentRequest:
         """Exactly what the model saw in that attempt."""
-        return self._thread.call(self._reader.request, turn, step, attempt)
+        return self._apart(lambda reader: reader.request(turn, step, attempt))
 
     def timeline(self) -> list[tuple[int, str, int | None, int | None, str, str | None, str | None]]:
         """The flight log for people."""
-        return self._thread.call(self._reader.timeline)
+        return self._apart(lambda reader: reader.timeline())
 
     def export(self, target: str | os.PathLike[str] | BinaryIO) -> HeadToken:
         """Write the session as JSONL, hash chain and all."""
-        return self._thread.call(self._reader.export, target)
+        return self._apart(lambda reader: reader.export(target))
 
     def verify(self) -> int:
         """Check everything that can be checked; returns the number of events."""
-        return self._thread.call(self._reader.verify)
+        return self._apart(lambda reader: reader.verify())
 
 
 class Mailbox:

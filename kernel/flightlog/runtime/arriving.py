@@ -10,7 +10,7 @@ import trio
 
 from flightlog.core.forking import forked
 from flightlog.runtime.clock import Clock
-from flightlog.runtime.reader import SessionReader
+from flightlog.runtime.reader import SessionReader, apart
 from flightlog.runtime.recovery import entered, opening
 from flightlog.store.codec import Encoded, encode
 from flightlog.store.connection import translated
@@ -45,9 +45,14 @@ async def fork_session(
     created = SessionCreated(
         uid=uid, title=title, origin_session=source.session, origin_uid=source.uid, origin_turn=turn
     )
-    rows: list[Encoded] = []
-    for record in forked(source.records(), turn, name, created, opening(plugins), clock.now_us()):
-        rows.append(encode(record, 0, uid, rows[-1].row.digest if rows else b""))
+
+    def encoded(reader: SessionReader) -> list[Encoded]:
+        rows: list[Encoded] = []
+        for record in forked(reader.records(), turn, name, created, opening(plugins), clock.now_us()):
+            rows.append(encode(record, 0, uid, rows[-1].row.digest if rows else b""))
+        return rows
+
+    rows = await apart(source, encoded)
     session = NewSession(name, uid)
     if not await entered(store, session, rows):
         raise exists_already(store, session)

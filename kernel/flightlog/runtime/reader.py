@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, Self
+from typing import BinaryIO, Self, TypeVar
 
+import trio
 from attrs import frozen
 
 from flightlog.core.history import EncodedRequest
@@ -24,6 +25,8 @@ from flightlog.store.replay import Replay, replaying
 from flightlog.store.store import SessionKey, Store
 from flightlog_hookspecs.errors import LogCorrupt, UsageError
 from flightlog_hookspecs.events import Head, Message, Record, RequestSent
+
+T = TypeVar("T")
 
 
 @frozen(kw_only=True)
@@ -286,3 +289,15 @@ def reader_of(store: Store, name: str, registry: Registry | None, feeds: Feeds) 
     if key is None:
         raise UsageError(f"there is no session {name!r} in {store.path}")
     return SessionReader(store, name, key, registry, feeds.of(name))
+
+
+async def apart(reader: SessionReader, work: Callable[[SessionReader], T]) -> T:
+    """What `work` makes of the session, in a thread and with a connection of its own: the loop does not wait."""
+    store, registry = reader._store, reader._registry  # noqa: SLF001
+
+    def run() -> T:
+        with LogReader(Store.open_to_read(store.path), registry) as log:
+            return work(log.session(reader.session))
+
+    store.check_process()
+    return await trio.to_thread.run_sync(run)
