@@ -16,7 +16,7 @@ CREATE TABLE session_keys(
 -- the views and compared with it on load. `digest` chains each row to the one before it.
 CREATE TABLE events(
   id            INTEGER PRIMARY KEY CHECK(id > 0),
-  session       INTEGER NOT NULL REFERENCES session_keys,
+  session       INTEGER NOT NULL REFERENCES session_keys(session),
   seq           INTEGER NOT NULL,
   kind          TEXT    NOT NULL,
   at            INTEGER NOT NULL,  -- Unix microseconds
