@@ -11,19 +11,34 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import flightlog
 from flightlog import Mailbox
-from flightlog_hookspecs.events import ApprovalDecided, Event, InboxSplice, LetterTaken, Record, UserMessage
+from flightlog_hookspecs.events import (
+    ApprovalDecided,
+    AssistantDelta,
+    Event,
+    InboxSplice,
+    LetterTaken,
+    Record,
+    UserMessage,
+)
 from support.children import TESTS, closing_process, until
 from support.conversation import assert_at_rest
+from support.files import Child, in_memory
 from support.kernels import events_of, opened
 
-from mail_child import PAYS_EACH, Cashier, open_questions, query, send  # isort: skip
+from mail_child import PAYS_EACH, Cashier, open_questions, owning, query, send, take_and_run  # isort: skip
 
 KILLED = -signal.SIGKILL
 Run = Callable[[Path, int], int]
@@ -51,7 +66,7 @@ def assert_taken_once(records: list[Record], letter_ids: set[str]) -> None:
         for record in records
         if isinstance(record.event, InboxSplice) and record.event.cause == "accepted"
     )
-    assert set(accepted.values()) == set(entered.values()) == {1}
+    assert {*accepted.values(), *entered.values()} <= {1}
     assert entered.keys() <= accepted.keys()
 
 
@@ -183,3 +198,108 @@ async def test_an_owner_killed_at_every_boundary_between_letter_and_event_loses_
         paid = Counter((here / "paid").read_text().splitlines()) if (here / "paid").exists() else Counter()
         assert set(paid.values()) <= {1}
         shutil.rmtree(here)
+
+
+# ---------------------------------------------------------------- any mixture, and anybody may die
+
+WISHES = st.lists(st.sampled_from(["followup", "steer", "inject", "cancel", "approve"]), min_size=1, max_size=5)
+DEATH = st.none() | st.integers(0, 4)
+
+
+def post(channel: Connection[Any, Any], folder: Path, name: str, wishes: list[str]) -> None:
+    """Send a letter per wish, and tell each once it is posted; `approve` answers all that is asked just then."""
+
+    async def posting() -> None:
+        async with flightlog.open_kernel(folder / "a.db", discover=False) as kernel:
+            for number, wish in enumerate(wishes):
+                asked = [f"approve {seq}" for seq in open_questions(folder / "a.db")]
+                for key in asked if wish == "approve" else [f"{wish} {name} {number}"]:
+                    channel.send((await send(kernel.mailbox("s"), key)).letter_id)
+
+    trio.run(posting)
+
+
+def drive(channel: Connection[Any, Any], folder: Path, die_at: int | None) -> None:
+    """Own the session and serve it; die by SIGKILL at that boundary."""
+    passed = count()
+
+    def boundary(name: str, session: str, seq: int) -> None:
+        if next(passed) == die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async def serving() -> None:
+        async with owning(folder, boundary) as session:
+            channel.send("ready")
+            await session.serve()
+
+    trio.run(serving)
+
+
+def finish(channel: Connection[Any, Any], folder: Path) -> None:
+    """Own the session, take what waits and run until idle."""
+    trio.run(take_and_run, folder, -1)
+    channel.send("idle")
+
+
+def posted_by(folder: Path, name: str, wishes: list[str], dies_after: int | None) -> set[str]:
+    """The letters of one sender. If it dies in between, the next one sends all of them again."""
+    told: set[str] = set()
+    if dies_after is not None:
+        with Child(post, folder, name, wishes) as sender:
+            with suppress(EOFError, ConnectionResetError):
+                told |= {sender.receive() for _ in range(dies_after)}
+            sender.kill()
+            told |= set(sender.rest())
+    with Child(post, folder, name, wishes) as sender:
+        told |= set(sender.rest())
+        sender.wait()
+    return told
+
+
+@given(ada=WISHES, bob=WISHES, ada_dies=DEATH, bob_dies=DEATH, owner_dies=st.none() | st.integers(3, 60))
+@settings(max_examples=settings.default.max_examples // 6)
+def test_any_mixture_of_letters_from_two_processes_takes_effect_once_whoever_dies_in_between(
+    ada: list[str], bob: list[str], ada_dies: int | None, bob_dies: int | None, owner_dies: int | None
+) -> None:
+    seqs: list[int] = []
+
+    async def follow(kernel: flightlog.Kernel) -> None:
+        async for record in kernel.read("s").events(deltas=False):
+            seqs.append(record.seq)  # noqa: PERF401  each as it comes
+
+    async def correspond(folder: Path) -> None:
+        path, posted = folder / "a.db", dict[str, str]()
+
+        async def sender(name: str, wishes: list[str], dies: int | None) -> None:
+            for letter_id in await trio.to_thread.run_sync(posted_by, folder, name, wishes, dies):
+                posted[letter_id] = letter_id
+
+        async with opened(path, Cashier([])) as kernel:
+            async with kernel.session("s", model="fake:m"):
+                pass
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(follow, kernel)
+                with Child(drive, folder, owner_dies):
+                    async with trio.open_nursery() as senders:
+                        senders.start_soon(sender, "ada", ada, ada_dies)
+                        senders.start_soon(sender, "bob", bob, bob_dies)
+                    if owner_dies is None:
+                        await settle(path, kernel.mailbox("s"), posted)
+                with Child(finish, folder) as heir:
+                    await trio.to_thread.run_sync(heir.receive)
+                    heir.wait()
+                last = kernel.read("s").verify()
+                await until(lambda: seqs[-1] == last)
+                nursery.cancel_scope.cancel()
+        async with opened(path, Cashier([])) as kernel, kernel.session("s", model="fake:m"):
+            pass
+        records = assert_at_rest(path, Cashier([]))
+        letters = {letter_id for (letter_id,) in query(path, "SELECT uid FROM letters")}
+        assert set(posted.values()) <= letters
+        assert_taken_once(records, letters)
+        paid = Counter((folder / "paid").read_text().splitlines()) if (folder / "paid").exists() else Counter()
+        assert set(paid.values()) <= {1}
+        assert seqs == [r.seq for r in records if r.seq <= last and not isinstance(r.event, AssistantDelta)]
+
+    with in_memory() as folder:
+        trio.run(correspond, folder)

@@ -13,6 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import cache
@@ -34,6 +35,7 @@ from flightlog_hookspecs.content import TextBlock
 from flightlog_hookspecs.events import Event, InboxSplice, Record, SessionCreated, SessionOpened
 from support import kernels
 
+_one_request = threading.Lock()
 COMPANIONS = ("", "-wal", "-shm", "-journal", "-head")
 
 
@@ -233,8 +235,9 @@ class Child:
         with here, there:
             server = _server()
             request = pickle.dumps((function, arguments, as_nobody))
-            socket.send_fds(server, [request], [there.fileno()])
-            self.pid: int = pickle.loads(server.recv(64))
+            with _one_request:
+                socket.send_fds(server, [request], [there.fileno()])
+                self.pid: int = pickle.loads(server.recv(64))
             self.channel: Connection[Any, Any] = Connection(here.detach())
         self._ended = False
 
@@ -267,8 +270,9 @@ class Child:
         if not self._ended:
             self._ended = True
             server = _server()
-            server.send(pickle.dumps(self.pid))
-            server.recv(64)
+            with _one_request:
+                server.send(pickle.dumps(self.pid))
+                server.recv(64)
 
     def __enter__(self) -> Self:
         return self
