@@ -16,6 +16,7 @@ from flightlog import aio
 from flightlog.testing import Bundle, FakeModel, words
 from flightlog_hookspecs.errors import SessionBusy, UsageError
 from flightlog_hookspecs.events import SessionClosed, TurnEnd
+from support.children import told_by
 from support.kernels import events_of, kinds_of, records_of, verified
 
 
@@ -274,3 +275,41 @@ def test_several_loops_in_several_threads_share_one_kernel(tmp_path: Path) -> No
             assert session.pending == 6
 
     run(main)
+
+
+FORK = """
+import asyncio, json, os, sys
+from flightlog import aio
+from flightlog.testing import Bundle, FakeModel
+from flightlog_hookspecs.errors import ForkedProcess
+
+def refused(call):
+    try:
+        coroutine = call()
+        coroutine.send(None)
+    except ForkedProcess:
+        return True
+
+async def main():
+    async with aio.open_kernel(sys.argv[1], discover=False, plugins=[Bundle(adapters=[FakeModel([])])]) as kernel:
+        async with kernel.session("s", model="fake:m") as session:
+            await session.followup("before")
+            child = os.fork()
+            if child == 0:
+                calls = [lambda: session.followup("x"), session.run, lambda: kernel.read("s").verify(),
+                         lambda: kernel.query("SELECT 1"), lambda: kernel.mailbox("s").followup("x"), session.cancel,
+                         lambda: kernel.session("t", model="fake:m").__aenter__()]
+                os._exit(0 if all(refused(call) for call in calls) else 7)
+            _, status = os.waitpid(child, 0)
+            await session.followup("after")
+            turn = await session.run()
+    print(json.dumps([os.waitstatus_to_exitcode(status), turn.number, turn.reason]))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.kill
+def test_a_forked_child_is_refused_at_once_and_its_end_does_the_parent_no_harm(tmp_path: Path) -> None:
+    assert told_by(FORK, str(tmp_path / "a.db")) == [0, 2, "completed"]
+    assert verified(tmp_path / "a.db", FakeModel([]))
