@@ -7,7 +7,9 @@ import trio
 from flightlog_process import Shell
 
 import flightlog
+from flightlog.testing import FakeModel
 from flightlog_hookspecs.events import RequestSent
+from support.kernels import opened
 
 READING = (
     ("sessions",),
@@ -56,6 +58,24 @@ def test_sessions_lists_the_last_used_first(shell: Shell) -> None:
     rows = [line.split() for line in shell.call("sessions").out.splitlines()]
     assert [row[0] for row in rows] == ["session", "a", "b"]
     assert rows[1][-1] == "completed"
+
+
+def test_sessions_lists_as_many_as_wanted_and_says_how_many_there_are(shell: Shell) -> None:
+    async def create() -> None:
+        async with opened(shell.db, FakeModel([])) as kernel:
+            for number in range(60):
+                async with kernel.session(f"s{number}", model="fake:m"):
+                    pass
+
+    trio.run(create)
+    names = [f"s{number}" for number in reversed(range(60))]
+    assert [entry["session"] for entry in shell.call("sessions", "--json").json] == names
+    assert [entry["session"] for entry in shell.call("sessions", "--json", "--limit", "2").json] == names[:2]
+    _, *listed, note = shell.call("sessions").out.splitlines()
+    assert [line.split()[0] for line in listed] == names[:50]
+    assert note == "50 of 60 sessions; --limit N lists more"
+    _, *listed = shell.call("sessions", "--limit", "60").out.splitlines()
+    assert [line.split()[0] for line in listed] == names
 
 
 def test_sessions_of_a_log_without_any_says_so(shell: Shell) -> None:

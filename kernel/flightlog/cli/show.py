@@ -22,6 +22,7 @@ from flightlog_hookspecs.content import TextBlock, ThinkingBlock, ToolCallBlock
 from flightlog_hookspecs.errors import LogCorrupt
 from flightlog_hookspecs.events import AssistantMessage, Message, ToolResult, UserMessage
 
+_LISTED_SESSIONS: Final = 50
 _STATES: Final = {"completed": "green", "open": "bold yellow", "aborted": "yellow", "interrupted": "yellow"}
 
 
@@ -49,18 +50,22 @@ class PlaceType(click.ParamType[Place]):
 
 
 @click.command(short_help="List the sessions.")
+@click.option("--limit", metavar="N", type=click.IntRange(1), help="At most N of them. [50, with --json all]")
 @db_option
 @json_option
-def sessions(db: str | None, as_json: bool) -> int:
-    """List all sessions, the last used first."""
+def sessions(limit: int | None, db: str | None, as_json: bool) -> int:
+    """List the sessions, the last used first."""
     path = log_to_read(db)
     output = Output(as_json=as_json)
     with open_log(path, discover=False) as log:
-        found = log.sessions()
+        found = log.sessions(limit if as_json else limit or _LISTED_SESSIONS)
+        known = len(log.names())
     if as_json:
         output.json([plain(summary) for summary in found])
     elif found:
         output.table(_listing(found))
+        if len(found) < known:
+            output.line((f"{len(found):,} of {known:,} sessions; --limit N lists more", "dim"))
     else:
         output.line(("no sessions", "dim"))
     return FINE

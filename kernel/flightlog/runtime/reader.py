@@ -240,8 +240,10 @@ class LogReader:
         """All sessions in order of creation."""
         return [name for (name,) in self._store.read("session_names")]
 
-    def sessions(self) -> list[SessionSummary]:
-        """All sessions, the last used first."""
+    def sessions(self, limit: int | None = None) -> list[SessionSummary]:
+        """The sessions, the last used first; with `limit`, at most that many."""
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+            raise UsageError(f"limit is a whole number of sessions, or None for all, not {limit!r}")
         return [
             SessionSummary(
                 session=row[0],
@@ -254,7 +256,7 @@ class LogReader:
                 last_turn=row[7],
                 last_reason=row[8],
             )
-            for row in self._store.read("sessions_page")
+            for row in self._store.read("sessions_page", -1 if limit is None else limit)
         ]
 
     def session(self, name: str) -> SessionReader:

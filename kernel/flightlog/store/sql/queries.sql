@@ -112,8 +112,13 @@ SELECT at_ms, text FROM delta_texts WHERE session = ? AND seq = ? ORDER BY i
 -- name: messages_between
 SELECT place, coalesce(position + 1, 0), kind, text, data FROM messages
 WHERE session = ?1 AND place > ?2 AND place <= coalesce(?3, 9223372036854775807)
+-- The sessions last written to, newest first; -1 for all. Only those that are wanted are looked at closely.
 -- name: sessions_page
-SELECT session, uid, title, created_at, last_at, last_seq, epoch, last_turn, last_reason FROM sessions ORDER BY last_at DESC, session
+SELECT s.session, s.uid, s.title, s.created_at, s.last_at, s.last_seq, s.epoch, s.last_turn, s.last_reason
+FROM (SELECT name, (SELECT id FROM events e WHERE e.session = k.session ORDER BY seq DESC LIMIT 1) AS last_id
+      FROM session_keys k ORDER BY last_id DESC LIMIT ?) newest
+CROSS JOIN sessions s ON s.session = newest.name
+ORDER BY newest.last_id DESC
 -- name: timeline
 SELECT seq, at, turn, step, kind, what, text FROM timeline WHERE session = ? ORDER BY seq
 -- name: requests_of

@@ -7,8 +7,11 @@ SELECT k.name AS session, k.uid, c.name AS title, c.at AS created_at, l.at AS la
        t.turn AS last_turn, CASE WHEN t.turn IS NULL THEN NULL ELSE coalesce(e.status, 'open') END AS last_reason
 FROM session_keys k
 CROSS JOIN events c ON c.session = k.session AND c.seq = 1  -- CROSS: from few sessions to their rows, never the other way
-JOIN events l ON l.session = k.session AND l.seq = (SELECT max(seq) FROM events WHERE session = k.session)
-LEFT JOIN events t ON t.id = (SELECT id FROM events WHERE session = k.session AND kind = 'turn/start' ORDER BY turn DESC LIMIT 1)
+CROSS JOIN events l ON l.id = (SELECT id FROM events WHERE session = k.session ORDER BY seq DESC LIMIT 1)
+LEFT JOIN events t ON t.session = k.session AND t.step IS NULL AND t.kind = 'turn/start'
+  AND t.turn = (SELECT max(turn) FROM events WHERE session = k.session  -- the condition of events_bracket: its last entry, however long the turn
+                AND (kind = 'turn/start' OR kind = 'turn/end' OR kind = 'step/end'
+                  OR kind = 'request/failed' OR kind = 'assistant/message' OR kind = 'tool/result'))
 LEFT JOIN events e ON e.session = k.session AND e.turn = t.turn AND e.step IS NULL AND e.kind = 'turn/end';
 
 -- view: turns
