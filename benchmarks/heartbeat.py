@@ -1,0 +1,164 @@
+"""The longest time that the loop stands still while 16 sessions work and another process writes to the same file.
+
+A task wants to run every millisecond. What it waits longer is a pause, and each pause is attributed to what
+went on in it: calls of the database, the garbage collector, everything else.
+"""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import trio
+from attrs import define, field
+
+import flightlog
+from durable_turn import Model, look_up
+from flightlog.store.connection import ApswDatabase
+from flightlog.testing import Bundle
+from many_sessions import work
+
+SESSIONS = 16
+TURNS = 6
+TICK_S = 0.001
+LIMIT_MS = 10.0
+
+
+@define
+class Attribution:
+    """How long the loop's thread has spent in the database and in the collector so far, in seconds."""
+
+    database_s: float = 0.0
+    collector_s: float = 0.0
+    _began: float = 0.0
+
+    def collecting(self, phase: str, info: dict[str, Any]) -> None:  # noqa: ARG002
+        """Told by the collector."""
+        if phase == "start":
+            self._began = time.perf_counter()
+        else:
+            self.collector_s += time.perf_counter() - self._began
+
+    def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, its time counted."""
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return function(*arguments, **named)
+            finally:
+                self.database_s += time.perf_counter() - began
+
+        return call
+
+
+@define
+class Pauses:
+    """The pauses of a run: (pause, of it in the database, of it in the collector), in milliseconds."""
+
+    all: list[tuple[float, float, float]] = field(factory=list)
+
+    async def watch(self, spent: Attribution) -> None:
+        """Tick until cancelled."""
+        while True:
+            began, database_s, collector_s = time.perf_counter(), spent.database_s, spent.collector_s
+            await trio.sleep(TICK_S)
+            self.all.append(
+                (
+                    (time.perf_counter() - began - TICK_S) * 1000,
+                    (spent.database_s - database_s) * 1000,
+                    (spent.collector_s - collector_s) * 1000,
+                )
+            )
+
+
+async def watched(path: Path, sessions: int) -> Pauses:
+    """The pauses while that many sessions work."""
+    spent, pauses = Attribution(), Pauses()
+    names = ("read", "write", "begin", "commit", "rollback")
+    originals = {name: getattr(ApswDatabase, name) for name in names}
+    for name in names:
+        setattr(ApswDatabase, name, spent.timed(originals[name]))
+    gc.callbacks.append(spent.collecting)
+    try:
+        async with (
+            flightlog.open_kernel(
+                path, discover=False, plugins=[Bundle(adapters=[Model()], tools=[look_up])]
+            ) as kernel,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(pauses.watch, spent)
+            async with trio.open_nursery() as working:
+                for number in range(sessions):
+                    working.start_soon(one, kernel, f"s{number}")
+                if not sessions:
+                    await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+    finally:
+        gc.callbacks.remove(spent.collecting)
+        for name in names:
+            setattr(ApswDatabase, name, originals[name])
+    return pauses
+
+
+async def one(kernel: flightlog.Kernel, name: str) -> None:
+    """One session's work."""
+    async with kernel.session(name, model="bench:m") as session:
+        await work(session, TURNS)
+
+
+async def write(path: str) -> None:
+    """In the other process: work until the input ends."""
+    async with (
+        flightlog.open_kernel(path, discover=False, plugins=[Bundle(adapters=[Model()], tools=[look_up])]) as kernel,
+        kernel.session("other", model="bench:m") as session,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(work, session, sys.maxsize)
+        print("working", flush=True)
+        await trio.to_thread.run_sync(sys.stdin.read)
+        nursery.cancel_scope.cancel()
+
+
+def show(name: str, pauses: Pauses) -> None:
+    """Print a line: the longest pause and what it was made of."""
+    longest, database, collector = max(pauses.all)
+    over = sum(pause > LIMIT_MS for pause, *_ in pauses.all)
+    print(
+        f"  {name:<44} {longest:9.1f} ms   of it database {database:.1f}, collector {collector:.1f}; "
+        f"{over} of {len(pauses.all)} over {LIMIT_MS:g} ms"
+    )
+
+
+def main() -> dict[str, float]:
+    """Measure: an idle kernel, the sessions alone, and with another process."""
+    with tempfile.TemporaryDirectory(prefix="flightlog-bench-") as folder:
+        path = Path(folder) / "log.db"
+        idle, alone = trio.run(watched, path, 0), trio.run(watched, path, SESSIONS)
+        with subprocess.Popen(
+            [sys.executable, __file__, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as other:
+            assert other.stdout
+            assert other.stdout.readline() == "working\n"
+            both = trio.run(watched, path, SESSIONS)
+            other.communicate()
+    print(f"\nthe longest pause of a task that wants to run every {TICK_S * 1000:g} ms")
+    show("an idle kernel", idle)
+    show(f"{SESSIONS} sessions", alone)
+    show(f"{SESSIONS} sessions, another process writing", both)
+    stored = max(min(pause, database) for pause, database, _ in both.all)
+    print(f"  the longest that the database stood in the way: {stored:.1f} ms")
+    return {"pause by the database / limit": stored / LIMIT_MS}
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        trio.run(write, sys.argv[1])
+    else:
+        main()
