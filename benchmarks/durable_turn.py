@@ -22,7 +22,7 @@ from flightlog_hookspecs import BlockEvent, Finish, Request, ToolResult, tool
 from floor import Commit, Floor, Recorder
 from side_by_side import compare, timed
 
-TURNS = 200
+TURNS = 100
 ANSWER = "I will look it up and tell you what I find. " * 3
 
 
@@ -110,7 +110,7 @@ def main() -> dict[str, float]:
         f"a durable turn with one tool call, {TURNS} turns, flightlog {flightlog.__version__}",
         "bare apsw",
         {"bare apsw": floor, "flightlog": ours},
-        rounds=5,
+        rounds=3,
         unit="turn",
         per=TURNS,
     )

@@ -82,7 +82,7 @@ def main() -> dict[str, float]:
             f"journal append, {name}, {EVENTS} events, flightlog {flightlog.__version__}",
             "bare apsw",
             {"bare apsw": floor(barrier=barrier), "flightlog journal": ours(barrier=barrier)},
-            rounds=5,
+            rounds=3,
             unit="event",
             per=EVENTS,
         )
