@@ -90,7 +90,7 @@ def test_upkeep_by_hand_under_a_working_agent_harms_nothing(tmp_path: Path, shel
     path = tmp_path / "log.db"
     with Agent(path) as agent:
         for _ in range(3):
-            shell.told(path, f".timeout 30000\n{upkeep};")
+            shell.told(path, f"{upkeep};")
             agent.goes_on()
         agent.kill()
     assert_whole(path, agent)
@@ -124,7 +124,7 @@ def attack_script(path: Path) -> str:
     """Each attack in a transaction that is taken back; prints HARM where a row of before is changed or gone."""
     with plain(path) as database:
         tables = [name for name in tables_of(database) if name != "open_mark"]  # its one cell may change
-    lines = [".timeout 30000", *(f"CREATE TEMP TABLE was_{table} AS SELECT * FROM {table};" for table in tables)]
+    lines = [*(f"CREATE TEMP TABLE was_{table} AS SELECT * FROM {table};" for table in tables)]
     for table, attack in literal_attacks(path):
         lines += ["BEGIN IMMEDIATE;", f"{attack};"]
         if table in tables:
@@ -186,7 +186,7 @@ def test_writes_that_are_not_taken_back_change_nothing_either(tmp_path: Path, sh
     with Agent(path, "live") as agent:
         with plain(path) as database:
             before = tables_of(database)
-        done = shell.run(path, "\n".join([".timeout 30000", *(f"{attack};" for attack in REFUSED)]))
+        done = shell.run(path, "\n".join(f"{attack};" for attack in REFUSED))
         assert done.stderr.count("append-only") >= len(REFUSED) - 2
         agent.goes_on()
         agent.kill()

@@ -21,8 +21,9 @@ class Shell:
 
     def run(self, path: Path, script: str) -> subprocess.CompletedProcess[str]:
         """Run `script` on the file to its end, whatever goes wrong in it."""
+        patient = f".timeout 30000\n{script}"  # a dump, too, asks for the write lock
         return subprocess.run(
-            [*self.command, str(path)], input=script, capture_output=True, text=True, check=False, timeout=WAIT_MAX_S
+            [*self.command, str(path)], input=patient, capture_output=True, text=True, check=False, timeout=WAIT_MAX_S
         )
 
     def told(self, path: Path, script: str) -> list[str]:
