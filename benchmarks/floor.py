@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -12,7 +12,9 @@ from attrs import frozen
 
 from flightlog.store.codec import Encoded, EventRow
 from flightlog.store.store import Blob, Store
+from flightlog_hookspecs.errors import Fenced
 
+Append = tuple[Sequence[Encoded], Sequence[Blob]]
 COLUMNS = len(EventRow._fields)
 
 
@@ -25,14 +27,15 @@ class Commit:
     barrier: bool
 
 
-def commit_of(append: Sequence[Encoded], *, barrier: bool) -> Commit:
-    """The transaction that an append of the store makes."""
+def commit_of(appends: Iterable[Sequence[Encoded]], *, barrier: bool) -> Commit:
+    """The transaction that the store makes of some appends."""
+    all_rows = [encoded for append in appends for encoded in append]
     deltas = [
         (encoded.row.session, encoded.row.seq, i, at_ms, text)
-        for encoded in append
+        for encoded in all_rows
         for i, (at_ms, text) in enumerate(encoded.pieces)
     ]
-    return Commit(tuple(encoded.row for encoded in append), tuple(deltas), barrier)
+    return Commit(tuple(encoded.row for encoded in all_rows), tuple(deltas), barrier)
 
 
 class Floor:
@@ -78,15 +81,16 @@ class Recorder:
     def __init__(self, *, barrier: bool | None = None) -> None:
         self.commits: list[Commit] = []
         self._barrier = barrier
-        self._original = Store.commit
+        self._original = Store.commit_group
 
     def __enter__(self) -> Self:
-        def commit(store: Store, append: Sequence[Encoded], blobs: Sequence[Blob] = (), *, barrier: bool) -> None:
-            self.commits.append(commit_of(append, barrier=barrier if self._barrier is None else self._barrier))
-            self._original(store, append, blobs, barrier=barrier)
+        def commit_group(store: Store, appends: Sequence[Append], *, barrier: bool) -> dict[int, Fenced]:
+            recorded = barrier if self._barrier is None else self._barrier
+            self.commits.append(commit_of((rows for rows, _ in appends), barrier=recorded))
+            return self._original(store, appends, barrier=barrier)
 
-        Store.commit = commit  # type: ignore[method-assign]
+        Store.commit_group = commit_group  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
-        Store.commit = self._original  # type: ignore[method-assign]
+        Store.commit_group = self._original  # type: ignore[method-assign]
