@@ -76,7 +76,7 @@ class LogCorrupt(StoreError):
         where = f"session {session!r}" + (f", seq {seq}" if seq is not None else "")
         super().__init__(
             f"{where}: {detail} (rule {rule}). The file was not changed; "
-            "`flightlog verify` lists every violation, a backup can be restored."
+            "`flightlog verify` lists every violation; restore a backup, or keep what is sound with `flightlog repair`."
         )
         self.session = session
         self.seq = seq
@@ -99,6 +99,10 @@ class HeadMismatch(StoreError):
 
 class SessionBusy(StoreError):
     """Another live process or kernel drives this session. It may still be read."""
+
+
+class FileInUse(StoreError):
+    """Another process, or another kernel of this one, has the file open. Nothing was changed."""
 
 
 class Fenced(StoreError):

@@ -86,6 +86,27 @@ class SessionClosed:
 
 
 @frozen(kw_only=True)
+class SessionRepaired:
+    """The rows from here on were lost: the file was damaged, and a repair kept what was sound before them.
+
+    This row has the seq of the first one lost. `dropped` rows could still be read and were left out, since
+    the first of them, whose digest (hex) is `digest` if it could be read, broke `rule`. Rule "rows-gone":
+    rows of the file are gone, and nobody can tell whose they were; maybe none of this session.
+
+    `repair` is the random id of the repair, the same in all sessions of the file; the invocation ids of
+    later calls hold it, so that none equals that of a lost one. The damaged file was kept as `backup`.
+    """
+
+    kind: ClassVar[Literal["session/repaired"]] = "session/repaired"
+    repair: str
+    rule: str
+    detail: str
+    dropped: int = 0
+    digest: str = ""
+    backup: str = ""
+
+
+@frozen(kw_only=True)
 class InboxSplice:
     """One change of an inbox slot: at `start`, `removed` messages leave and at most one enters.
 
@@ -394,6 +415,7 @@ Event = (
     SessionCreated
     | SessionOpened
     | SessionClosed
+    | SessionRepaired
     | InboxSplice
     | TurnStart
     | TurnEnd

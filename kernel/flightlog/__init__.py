@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from flightlog.runtime.mailbox import Mailbox, Posted
     from flightlog.runtime.reader import LogReader, SentRequest, SessionReader, SessionSummary
     from flightlog.runtime.session import Session, Turn
+    from flightlog.runtime.upkeep import purge, repair
+    from flightlog.store.purging import PurgeReport
     from flightlog.store.query import QueryResult
+    from flightlog.store.repairing import RepairReport
     from flightlog.version import __version__
     from flightlog_hookspecs import hookimpl, tool
 
@@ -38,8 +41,10 @@ __all__ = [
     "LogReader",
     "Mailbox",
     "Posted",
+    "PurgeReport",
     "QueryResult",
     "Question",
+    "RepairReport",
     "SentRequest",
     "Session",
     "SessionReader",
@@ -52,6 +57,8 @@ __all__ = [
     "hookimpl",
     "open_kernel",
     "open_log",
+    "purge",
+    "repair",
     "sync",
     "tool",
 ]
@@ -64,11 +71,13 @@ _HOME = {
     "HeadToken": "flightlog.runtime.journal",
     "Kernel": "flightlog.api",
     "Limits": "flightlog.core.limits",
+    "PurgeReport": "flightlog.store.purging",
     "QueryResult": "flightlog.store.query",
     "LogReader": "flightlog.runtime.reader",
     "Mailbox": "flightlog.runtime.mailbox",
     "Posted": "flightlog.runtime.mailbox",
     "Question": "flightlog.runtime.approvals",
+    "RepairReport": "flightlog.store.repairing",
     "SentRequest": "flightlog.runtime.reader",
     "Session": "flightlog.runtime.session",
     "SessionReader": "flightlog.runtime.reader",
@@ -78,6 +87,8 @@ _HOME = {
     "hookimpl": "flightlog_hookspecs",
     "open_kernel": "flightlog.api",
     "open_log": "flightlog.api",
+    "purge": "flightlog.runtime.upkeep",
+    "repair": "flightlog.runtime.upkeep",
     "tool": "flightlog_hookspecs",
 }
 

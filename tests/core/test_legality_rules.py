@@ -30,6 +30,7 @@ from flightlog_hookspecs.events import (
     SessionClosed,
     SessionCreated,
     SessionOpened,
+    SessionRepaired,
     StepEnd,
     StepStart,
     ToolCall,
@@ -46,6 +47,7 @@ Case = tuple[Sequence[Event], Event]
 CREATED = SessionCreated(uid="u")
 OPENED = SessionOpened(pid=1, host="h", kernel_version="0")
 CLOSED = SessionClosed()
+REPAIRED = SessionRepaired(repair="r1", rule="hash-chain", detail="changed", dropped=3)
 NOTE = UnknownEvent(kind="test/note", data="{}")
 END = TurnEnd(reason="completed")
 HEADER = RequestHeader(head=Head(adapter="a", model="m"), reason="first")
@@ -126,6 +128,9 @@ CASES: dict[str, list[Case]] = {
         ((*REST, CLOSED), TurnStart()),
         ((*REST, CLOSED), CLOSED),
         ((*REST, CLOSED), NOTE),
+        ((*REST, REPAIRED), ACCEPT),
+        ((*STEP, REPAIRED), NOTE),
+        ((CREATED, REPAIRED), CLOSED),
     ],
     "closed-in-turn": [(TURN, CLOSED), (OPEN, CLOSED)],
     "turn-nested": [(TURN, TurnStart()), (STEP, TurnStart())],
@@ -182,6 +187,7 @@ CASES: dict[str, list[Case]] = {
         (CLAIMED, TAKEN),
         (CLAIMED, END),
         (CLAIMED, NOTE),
+        (CLAIMED, REPAIRED),
         (CLAIMED, WITHDRAW),
         (CLAIMED, evolve(ACCEPT, message_id="m2")),
         (CLAIMED_TWO, ENTER),
@@ -262,7 +268,12 @@ CASES: dict[str, list[Case]] = {
             )
         ),
     ],
-    "call-twice": [(STARTED, CALL), ((*STARTED, RESULT), CALL), ((*CALLING, UNSTARTED), CALL)],
+    "call-twice": [
+        ((*CALLING, REPAIRED, OPENED), CALL),
+        (STARTED, CALL),
+        ((*STARTED, RESULT), CALL),
+        ((*CALLING, UNSTARTED), CALL),
+    ],
     "result-twice": [((*STARTED, RESULT), RESULT), ((*CALLING, UNSTARTED), UNSTARTED)],
     "call-unapproved": [(QUESTIONED, CALL), ((*QUESTIONED, REFUSED), CALL), ((*QUESTIONED, REFUSED, ALLOWED), CALL)],
     "asked-once": [
@@ -322,6 +333,7 @@ PLACES: dict[type, tuple[Log, Event]] = {
     SessionCreated: ((), CREATED),
     SessionOpened: ((*STARTED,), OPENED),
     SessionClosed: (REST, CLOSED),
+    SessionRepaired: (STARTED, REPAIRED),
     InboxSplice: (STEP, evolve(ACCEPT, message_id="m2")),
     TurnStart: (PENDING, TurnStart()),
     TurnEnd: (ENDED, END),
@@ -375,6 +387,10 @@ def test_every_rule_has_an_example() -> None:
     [
         pytest.param((*REST, CLOSED), OPENED, id="an owner after a clean close"),
         pytest.param(STARTED, OPENED, id="an owner in the middle of a call"),
+        pytest.param((CREATED, REPAIRED), OPENED, id="an owner behind a repair"),
+        pytest.param((*OPEN, REPAIRED), REPAIRED, id="a second repair"),
+        pytest.param((*REST, CLOSED), REPAIRED, id="a repair after a clean close"),
+        pytest.param((*STARTED, REPAIRED, OPENED), RESULT, id="a call started before a repair is answered"),
         pytest.param((*OPEN, DELTA), NOTE, id="an unknown kind in the middle of an answer"),
         pytest.param(OPEN, evolve(ACCEPT, message_id="m2"), id="a message is accepted during an answer"),
         pytest.param((*PENDING, WITHDRAW), ACCEPT, id="an id that left may come again"),

@@ -30,6 +30,7 @@ from flightlog_hookspecs.events import (
     RequestSent,
     SessionCreated,
     SessionOpened,
+    SessionRepaired,
     StepEnd,
     StepStart,
     ToolCall,
@@ -207,10 +208,23 @@ def test_a_call_that_was_not_started_is_never_in_doubt() -> None:
         in_doubt(state_of(*ASKED).step.calls[0])  # type: ignore[union-attr]
 
 
+def test_a_call_that_may_have_started_in_rows_that_were_lost_is_unknown() -> None:
+    repaired = SessionRepaired(repair="r", rule="hash-chain", detail="")
+    events = closed(*ASKED, started(0, "read"), result(1, "not_started", repair.NOT_STARTED), repaired, OPENED)
+    assert events[:2] == (result(0, "aborted", repair.ABORTED, 8), result(2, "unknown", repair.LOST))
+
+
+def test_calls_behind_a_repair_have_invocation_ids_of_their_own() -> None:
+    repaired = SessionRepaired(repair="r", rule="hash-chain", detail="")
+    assert state_of(*TURN).invocations == "u"
+    assert state_of(*TURN, repaired, OPENED).invocations == "u.r"
+
+
 def test_the_model_is_told_plainly_what_it_may_repeat() -> None:
     assert "safe" in repair.ABORTED
     assert "safe" in repair.NOT_STARTED
     assert "Do not repeat" in repair.UNKNOWN
+    assert "Do not repeat" in repair.LOST
 
 
 def streamed_in(records: Sequence[Record]) -> tuple[TextBlock, ...]:
@@ -230,7 +244,7 @@ def test_every_legal_log_cut_anywhere_is_closed_legally(log: LegalLog, unstarted
     for cut in log.cuts:
         before = log.until(cut).records
         streamed = streamed_in(before)
-        if reopened:  # as a new owner finds it
+        if reopened or folded(before).closed:  # as a new owner finds it
             before = extended(before, evolve(OPENED, lock=folded(before).lock))
         state = folded(before)
         events = closing(state, END, streamed, unstarted)

@@ -189,6 +189,7 @@ TWICE: dict[str, str | None] = {
     "tool/result": "result-twice",
     "approval/asked": "asked-once",
     "plugin/error": None,
+    "session/repaired": None,
     "letter/taken": "letter-once",
 }
 """The rule that refuses an event behind itself; None where it may be repeated."""

@@ -28,6 +28,7 @@ from flightlog_hookspecs.events import (
     SessionClosed,
     SessionCreated,
     SessionOpened,
+    SessionRepaired,
     Spill,
     StepEnd,
     StepStart,
@@ -113,6 +114,7 @@ EVENTS: tuple[Event, ...] = (
     ),
     LetterTaken(letter_id="l1", verb="approve", outcome="refused", reason="no question was asked at seq 7"),
     LetterTaken(letter_id="l2", verb="steer", outcome="obeyed"),
+    SessionRepaired(repair="r1", rule="hash-chain", detail="it was changed", dropped=2, digest="ab", backup="a.db.bak"),
 )
 GOLDEN = (
     ('{"uid":"0123456789abcdef0123456789abcdef","title":"Ünïcode"}', "c6532fcb80064de3"),
@@ -162,6 +164,7 @@ GOLDEN = (
     ),
     ('{"letter_id":"l1","verb":"approve","outcome":"refused"}', "6a329662a1dec849"),
     ('{"letter_id":"l2","verb":"steer","outcome":"obeyed"}', "61ffc8b028727db8"),
+    ('{"repair":"r1","rule":"hash-chain","dropped":2,"digest":"ab","backup":"a.db.bak"}', "071bcccf086c3a59"),
 )
 """Of each row its data and the beginning of its digest."""
 

@@ -27,6 +27,7 @@ from flightlog_hookspecs.events import (
     PluginFault,
     Record,
     RequestFailed,
+    SessionRepaired,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -66,6 +67,8 @@ def words_of(event: Any) -> str | None:
             return event.reason or None
         case PluginFault():
             return event.error or None
+        case SessionRepaired():
+            return event.detail or None
         case _:
             content = getattr(event, "content", None)
             return None if content is None else text_of(content)

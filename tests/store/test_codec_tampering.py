@@ -135,6 +135,7 @@ LIFTED = {
     "turn/end": "message",
     "approval/asked": "question",
     "plugin/error": "error",
+    "session/repaired": "detail",
 }
 
 
@@ -183,7 +184,7 @@ def test_a_blob_is_checked_where_it_is_referred_to(store: Store, sql: str, numbe
     [
         ("DELETE FROM events WHERE seq = 5", (6, "seq-dense")),
         ("UPDATE events SET seq = seq + 1000 WHERE seq = 5", (6, "seq-dense")),
-        ("UPDATE events SET seq = seq + 1000 WHERE seq = 32", (1032, "seq-dense")),
+        ("UPDATE events SET seq = seq + 1000 WHERE seq = 33", (1033, "seq-dense")),
         ("DELETE FROM events WHERE seq = 1", (2, "seq-dense")),
         ("DELETE FROM events", (1, "created-first")),
         ("UPDATE session_keys SET uid = 'other'", (1, "hash-chain")),

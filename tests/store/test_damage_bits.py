@@ -2,77 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
-import apsw
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from flightlog.store.store import Store
-from flightlog_hookspecs.errors import StoreError
-from flightlog_hookspecs.events import Record
-from support.files import COMPANIONS, Pen, content, copied, in_memory, opened, photograph, plain, replayed, rich
+from support.damage import PAGE_BYTES, STRUCTURES, Image, flipped
+from support.files import Pen, content, copied, in_memory, opened, plain, rich
 
-PAGE_BYTES = 4096
 MANY = settings(max_examples=2 * settings.default.max_examples)
-
-Content = dict[str, list[Record]]
-
-
-class Image:
-    """The bytes of a log and its companions, to be put down again and again with some of them changed."""
-
-    def __init__(self, path: Path, durable: dict[str, int]) -> None:
-        self.folder = path.parent
-        self.files = {s: Path(f"{path}{s}").read_bytes() for s in ("", "-wal", "-head") if os.path.exists(f"{path}{s}")}
-        self.whole = content(self.put_down({}))
-        self.durable = durable
-
-    def put_down(self, changed: dict[str, bytes]) -> Path:
-        """A new log with these bytes."""
-        path = self.folder / "damaged.db"
-        for suffix in COMPANIONS:
-            Path(f"{path}{suffix}").unlink(missing_ok=True)
-        for suffix, data in {**self.files, **changed}.items():
-            Path(f"{path}{suffix}").write_bytes(data)
-        return path
-
-    def check(self, changed: dict[str, bytes], *, to_write: bool = False) -> str:
-        """Open the changed log: what came of it. Fails when it says anything else than the whole one."""
-        path = self.put_down(changed)
-        before = photograph(self.folder)
-        try:
-            store = Store.open(str(path)) if to_write else Store.open_to_read(str(path))
-        except StoreError as error:
-            after = photograph(self.folder)
-            after.pop("damaged.db-shm", None)
-            assert after == before, "the refusal itself changed the file"
-            return type(error).__name__
-        try:
-            found = replayed(store)
-        except StoreError as error:
-            return type(error).__name__
-        finally:
-            store.close()
-        assert found.keys() == self.whole.keys()
-        for name, records in found.items():
-            assert records == self.whole[name][: len(records)], name
-            assert len(records) >= self.durable[name], name
-        return "same" if found == self.whole else "shorter by what was never acknowledged"
-
-    def pages(self) -> dict[str, list[int]]:
-        """The pages of each table and index that are not merely the inside of a large text or blob."""
-        connection = apsw.Connection(str(self.put_down({})))
-        found: dict[str, list[int]] = {}
-        try:
-            for name, number in connection.execute("SELECT name, pageno FROM dbstat WHERE pagetype <> 'overflow'"):
-                found.setdefault(name, []).append(number)
-        finally:
-            connection.close()
-        return found
 
 
 @pytest.fixture(scope="module")
@@ -105,27 +45,6 @@ def killed() -> Iterator[Image]:
             copy = copied(path, folder / "copy.db")
         durable = {name: len(records) for name, records in content(path).items()}
         yield Image(copy, {**durable, "u": acked})
-
-
-def flipped(data: bytes, *bits: tuple[int, int]) -> bytes:
-    """`data` with these bits (byte, bit) flipped."""
-    changed = bytearray(data)
-    for byte, bit in bits:
-        changed[byte] ^= 1 << bit
-    return bytes(changed)
-
-
-STRUCTURES = (
-    "sqlite_schema",
-    "session_keys",
-    "sqlite_autoindex_session_keys_1",
-    "events",
-    "sqlite_autoindex_events_1",
-    "delta_texts",
-    "blobs",
-    "sqlite_autoindex_blobs_1",
-    "open_mark",
-)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)

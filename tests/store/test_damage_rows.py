@@ -17,6 +17,7 @@ from flightlog.testing import Bundle, FakeModel
 from flightlog_hookspecs.errors import HeadMismatch, LogCorrupt, SchemaTooNew, StoreError
 from flightlog_hookspecs.events import Record
 from support import kernels
+from support.damage import PLACES, SURGERY, TABLES, VALUES, operate, unguarded
 from support.files import COMPANIONS, content, copied, look, photograph, plain, replayed, rich, texts, written
 
 
@@ -25,16 +26,6 @@ class Content(dict[str, list[Record]]):
 
     def __repr__(self) -> str:
         return f"{ {name: len(records) for name, records in self.items()} }"
-
-
-TABLES = ("events", "delta_texts", "blobs", "session_keys", "open_mark")
-
-
-def unguarded(database: sqlite3.Connection) -> sqlite3.Connection:
-    """`database` with every trigger dropped."""
-    for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall():
-        database.execute(f"DROP TRIGGER {name}")
-    return database
 
 
 @pytest.fixture(scope="module")
@@ -57,38 +48,6 @@ def fresh(master: Path) -> Path:
     for suffix in COMPANIONS:
         Path(f"{path}{suffix}").unlink(missing_ok=True)
     return copied(master, path)
-
-
-VALUES = st.one_of(
-    st.integers(-2, 60), st.integers(-(2**63), 2**63 - 1), st.text(max_size=5), st.binary(max_size=4), st.none()
-)
-
-
-SURGERY = st.sampled_from(["delete", "change", "insert", "move"])
-PLACES = st.integers(0, 999)
-
-
-def operate(
-    database: sqlite3.Connection, table: str, surgery: str, places: tuple[int, int, int], value: object
-) -> None:
-    """Delete, change, insert or move one row of `table`; `places` choose the row, the column and another row."""
-    columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
-    keys = [row[1] for row in database.execute(f"PRAGMA table_info({table})") if row[5]]
-    rows = database.execute(f"SELECT * FROM {table}").fetchall()
-    row, column = rows[places[0] % len(rows)], columns[places[1] % len(columns)]
-    where = " AND ".join(f"{name} = ?" for name in keys)
-    key = [row[columns.index(name)] for name in keys]
-    match surgery:
-        case "delete":
-            database.execute(f"DELETE FROM {table} WHERE {where}", key)
-        case "change":
-            database.execute(f"UPDATE OR REPLACE {table} SET {column} = ? WHERE {where}", (value, *key))
-        case "insert":
-            forged = [value if name == column else old for name, old in zip(columns, row, strict=True)]
-            database.execute(f"INSERT OR REPLACE INTO {table} VALUES({', '.join('?' * len(row))})", forged)
-        case "move":
-            stolen = rows[places[2] % len(rows)][columns.index(column)]
-            database.execute(f"UPDATE OR REPLACE {table} SET {column} = ? WHERE {where}", (stolen, *key))
 
 
 def nameless(found: dict[str, list[Record]]) -> list[list[Record]]:

@@ -22,6 +22,7 @@ from flightlog_hookspecs.events import (
     RequestSent,
     SessionCreated,
     SessionOpened,
+    SessionRepaired,
     StepEnd,
     StepStart,
     ToolCall,
@@ -100,6 +101,9 @@ EVENTS: tuple[Event, ...] = (
     AssistantMessage(attempt=1, content=(TextBlock(text="bl\ud800e"),), finish="stop"),
     StepEnd(),
     TurnEnd(reason="error", code="x", message="wh\0t"),
+    SessionRepaired(
+        repair="r", rule="seq-dense", detail="seq 40 follows 34", dropped=3, digest="ab", backup="log.db.1"
+    ),
 )
 RECORDS = tuple(
     evolve(record, ignorable=isinstance(record.event, UnknownEvent))

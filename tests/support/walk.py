@@ -36,6 +36,7 @@ from flightlog_hookspecs.events import (
     SessionClosed,
     SessionCreated,
     SessionOpened,
+    SessionRepaired,
     Slot,
     Source,
     StepEnd,
@@ -143,6 +144,8 @@ class Walk:
     def _moves(self) -> Iterator[Callable[[], tuple[Event, ...]]]:
         """The moves that are legal now; the likelier ones several times."""
         state = self.state
+        if self._random.random() < 0.02:
+            yield from [self._repair] * 3
         if state.epoch == 0 or state.closed:
             yield self._reopen
             return
@@ -186,6 +189,10 @@ class Walk:
 
     def _close(self) -> tuple[Event, ...]:
         return (SessionClosed(),)
+
+    def _repair(self) -> tuple[Event, ...]:
+        dropped = self._drawn(st.integers(0, 9))
+        return (SessionRepaired(repair="r", rule="hash-chain", detail=self._drawn(_words), dropped=dropped),)
 
     def _ignorable(self) -> tuple[Event, ...]:
         return (self._drawn(_unknown),)
@@ -344,7 +351,7 @@ class Walk:
         waiting = [
             call
             for call in self._unanswered()
-            if call.started is None and (call.asked_seq is None or call.decision == "allowed")
+            if call.started is None and not call.doubtful and (call.asked_seq is None or call.decision == "allowed")
         ]
         if not waiting:
             return self._answer_call()

@@ -16,7 +16,9 @@ from flightlog.cli.exits import FAILED, FINE, exit_code_of, leaf, sentence
 from flightlog.cli.fork import fork
 from flightlog.cli.letters import approve, cancel, send
 from flightlog.cli.output import PipeClosed, complain, silence_stdout
+from flightlog.cli.purge import purge
 from flightlog.cli.query import query
+from flightlog.cli.repair import repair
 from flightlog.cli.run import resume
 from flightlog.cli.run import run as run_command
 from flightlog.cli.show import sessions, show
@@ -50,6 +52,8 @@ COMMANDS = (
     export_command,
     import_command,
     backup,
+    repair,
+    purge,
     demo,
 )
 for command in COMMANDS:

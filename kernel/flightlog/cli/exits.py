@@ -7,6 +7,7 @@ from typing import Final
 from flightlog_hookspecs.errors import (
     DiskFull,
     Fenced,
+    FileInUse,
     FileReplaced,
     ForkedProcess,
     SessionBusy,
@@ -24,7 +25,7 @@ REFUSED: Final = 3
 TERMINATED: Final = 143
 """SIGTERM, by the convention of shells: 128 + 15."""
 
-_NOT_THE_LOGS_FAULT = (SessionBusy, Fenced, DiskFull, StoreStopped, FileReplaced, ForkedProcess)
+_NOT_THE_LOGS_FAULT = (SessionBusy, FileInUse, Fenced, DiskFull, StoreStopped, FileReplaced, ForkedProcess)
 
 
 def exit_code_of(error: BaseException) -> int:

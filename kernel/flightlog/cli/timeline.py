@@ -23,6 +23,7 @@ from flightlog_hookspecs.events import (
     RequestSent,
     SessionCreated,
     SessionOpened,
+    SessionRepaired,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -114,6 +115,8 @@ def described(event: Event, width: int = _DESCRIPTION_MAX_CHARS) -> str:
             return one_line(event.title)
         case SessionOpened():
             return one_line(f"process {event.pid} on {event.host}, flightlog {event.kernel_version}")
+        case SessionRepaired():
+            return f"{counted(event.dropped, 'row')} left out ({one_line(event.rule)}): {one_line(event.detail)}"
         case InboxSplice(content=None):
             return f"{event.cause}, leaves {event.slot}"
         case InboxSplice():

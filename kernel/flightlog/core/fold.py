@@ -28,6 +28,7 @@ from flightlog_hookspecs.events import (
     SessionClosed,
     SessionCreated,
     SessionOpened,
+    SessionRepaired,
     StepEnd,
     StepStart,
     ToolCall,
@@ -64,6 +65,14 @@ def _opened(state: State, event: SessionOpened, seq: int, epoch: int) -> State:
 
 def _closed(state: State, event: SessionClosed, seq: int, epoch: int) -> State:
     return changed(state, closed=True)
+
+
+def _repaired(state: State, event: SessionRepaired, seq: int, epoch: int) -> State:
+    step = state.step
+    if step is not None:
+        calls = [evolve(call, doubtful=call.started is None and call.outcome is None) for call in step.calls]
+        step = changed(step, calls=tuple(calls))
+    return changed(state, closed=True, repair=event.repair, step=step)
 
 
 def _splice(state: State, event: InboxSplice, seq: int, epoch: int) -> State:
@@ -180,6 +189,7 @@ _APPLY: dict[type, Callable[[State, Any, int, int], State]] = {
     SessionCreated: _created,
     SessionOpened: _opened,
     SessionClosed: _closed,
+    SessionRepaired: _repaired,
     InboxSplice: _splice,
     TurnStart: _turn_start,
     TurnEnd: _turn_end,

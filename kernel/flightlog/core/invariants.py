@@ -29,6 +29,7 @@ from flightlog_hookspecs.events import (
     SessionClosed,
     SessionCreated,
     SessionOpened,
+    SessionRepaired,
     StepEnd,
     StepStart,
     ToolCall,
@@ -45,7 +46,7 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         "created-first": "session/created is the first event and occurs once",
         "lock": "session/opened keeps the number of the session's lock or, taking over, raises it by one",
         "epoch": "session/opened raises the epoch by one; every other event carries the current one",
-        "closed": "after session/closed only session/opened may follow",
+        "closed": "after session/closed and session/repaired only session/opened or session/repaired may follow",
         "closed-in-turn": "session/closed stands outside of turns",
         "place": "the row's turn and step are those that are open, or those that the event opens",
         "turn-nested": "turn/start stands outside of turns",
@@ -74,7 +75,7 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         "answer-empty": "an assistant/message is never empty",
         "calls-truncated": "only an answer that finished may call tools",
         "call-named": "a tool event names a call of the step's message",
-        "call-twice": "a call starts at most once, and never after its result",
+        "call-twice": "a call starts at most once, never after its result nor where a repair may have lost its start",
         "result-twice": "a tool/result answers exactly one earlier unanswered call",
         "call-unapproved": "a call that was asked about starts only once it is allowed",
         "asked-once": "a call is asked about at most once, before it starts",
@@ -101,7 +102,7 @@ def check(state: State, event: Event, epoch: int, place: tuple[int | None, int |
         raise Illegal("created-first", f"{event.kind} at this point")
     if epoch != state.epoch + (kind in _RAISES_EPOCH):
         raise Illegal("epoch", f"epoch {epoch} after epoch {state.epoch}")
-    if kind not in _RAISES_EPOCH and (state.epoch == 0 or state.closed):
+    if kind not in _NEEDS_NO_OWNER and (state.epoch == 0 or state.closed):
         raise Illegal("closed", f"{event.kind} while no owner has the session open")
     if state.claimed and kind not in _FOLLOWS_CLAIM:
         raise Illegal("claim-lost", f"{event.kind} before claimed message {state.claimed[0].message_id!r} entered")
@@ -260,6 +261,8 @@ def _tool_call(state: State, event: ToolCall) -> None:
     call = _call(state, event)
     if call.started or call.outcome:
         raise Illegal("call-twice", f"call {event.position} was started at seq {call.started_seq}")
+    if call.doubtful:
+        raise Illegal("call-twice", f"call {event.position} may have been started in a row that was lost")
     if call.asked_seq and call.decision != "allowed":
         raise Illegal(
             "call-unapproved", f"call {event.position} was asked about at seq {call.asked_seq}: {call.decision}"
@@ -275,6 +278,7 @@ def _tool_result(state: State, event: ToolResult) -> None:
 
 
 _RAISES_EPOCH: Final = frozenset({SessionCreated, SessionOpened})
+_NEEDS_NO_OWNER: Final = _RAISES_EPOCH | {SessionRepaired}
 _FOLLOWS_CLAIM: Final = frozenset({InboxSplice, StepStart, UserMessage})
 
 
@@ -296,6 +300,7 @@ _CHECKS: dict[type, Callable[[State, Any], object]] = {
     SessionOpened: _opened,
     UnknownEvent: _anywhere,
     SessionClosed: _outside_turn("closed-in-turn"),
+    SessionRepaired: _anywhere,
     InboxSplice: _splice,
     TurnStart: _outside_turn("turn-nested"),
     TurnEnd: _turn_end,

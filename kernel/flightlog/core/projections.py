@@ -31,6 +31,7 @@ from flightlog_hookspecs.events import (
     RequestHeader,
     RequestSent,
     SessionCreated,
+    SessionRepaired,
     StepEnd,
     StepStart,
     ToolCall,
@@ -289,6 +290,8 @@ def _words(event: Event) -> str | None:
             return displayed(event.reason) or None
         case PluginFault():
             return displayed(event.error) or None
+        case SessionRepaired():
+            return displayed(event.detail) or None
         case _:
             return None
 
@@ -361,5 +364,7 @@ def _status(event: Event) -> str | None:
             return event.outcome
         case PluginFault():
             return displayed(event.hook)
+        case SessionRepaired():
+            return displayed(event.rule)
         case _:
             return None

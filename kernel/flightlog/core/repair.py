@@ -9,6 +9,7 @@ One table for success, error, cancel and crash; `runtime/closing.py` is its only
 | call without tool/call                       | tool/result: `unstarted` (not_started or aborted)   |
 | tool/call, no result, read or idempotent     | tool/result: aborted, safe to repeat                |
 | tool/call, no result, write or external      | tool/result: unknown, said plainly                  |
+| no tool/call, but rows were lost in a repair | tool/result: unknown, said plainly                  |
 | call with an open question                   | approval/decided: cancelled, then as above          |
 | step open                                    | step/end                                            |
 | turn open                                    | turn/end with `end`                                 |
@@ -36,6 +37,10 @@ ABORTED_UNSTARTED: Final = "Cancelled before it started. Nothing happened."
 ABORTED: Final = "Interrupted before it finished. It is safe to call again."
 UNKNOWN: Final = (
     "Outcome unknown: this call was interrupted while it ran, so it may or may not have taken effect. "
+    "Do not repeat it; find out first what happened."
+)
+LOST: Final = (
+    "Outcome unknown: the record of what followed was lost, so this call may or may not have taken effect. "
     "Do not repeat it; find out first what happened."
 )
 
@@ -73,6 +78,8 @@ def unanswered_result(call: Call, message_seq: int, unstarted: Unstarted) -> Too
     """The result that answers `call` in place of the one that never came."""
     if call.started is not None:
         outcome, text = in_doubt(call)
+    elif call.doubtful:
+        outcome, text = "unknown", LOST
     else:
         outcome, text = unstarted, NOT_STARTED if unstarted == "not_started" else ABORTED_UNSTARTED
     return ToolResult(

@@ -44,7 +44,8 @@ class Pending:
 class Call:
     """A call of the step's assistant message. Answered once `outcome` is set.
 
-    `asked_seq` is the row of the question about it, `decision` the answer to it.
+    `asked_seq` is the row of the question about it, `decision` the answer to it. A `doubtful` one was not
+    started in the rows that a repair kept, but may have been in those that were lost.
     """
 
     position: int
@@ -56,6 +57,7 @@ class Call:
     asked_seq: int | None = None
     decision: Decision | None = None
     outcome: Outcome | None = None
+    doubtful: bool = False
 
 
 @frozen(kw_only=True, slots=False)
@@ -86,13 +88,14 @@ class State:
     whose `user/message` has not been seen yet (empty between appends); `questions` the rows of all
     approvals ever asked, `letters` the ids of all letters ever taken; `context` what
     messages last said of each prompt section ("": that it no longer applies); `lock` numbers the
-    session's lock that its owner holds.
+    session's lock that its owner holds; `repair` is the id of the last repair.
     """
 
     uid: str = ""
     epoch: int = -1
     lock: int = 0
     closed: bool = False
+    repair: str = ""
     next_turn: tuple[Pending, ...] = ()
     next_step: tuple[Pending, ...] = ()
     claimed: tuple[Pending, ...] = ()
@@ -113,6 +116,11 @@ class State:
     def slot(self, name: Literal["next_turn", "next_step"]) -> tuple[Pending, ...]:
         """The messages waiting in inbox slot `name`, first in line first."""
         return self.next_turn if name == "next_turn" else self.next_step
+
+    @property
+    def invocations(self) -> str:
+        """What the invocation ids of calls made now begin with. Calls in rows that were lost had another."""
+        return f"{self.uid}.{self.repair}" if self.repair else self.uid
 
     @property
     def place(self) -> tuple[int | None, int | None]:

@@ -275,7 +275,7 @@ class ToolRunner:
             call_id=call.call_id,
             name=call.name,
             arguments=call.arguments,
-            invocation_id=f"{state.uid}.{state.turn}.{state.steps}.{call.position}",
+            invocation_id=f"{state.invocations}.{state.turn}.{state.steps}.{call.position}",
             message_seq=state.step.message_seq,
             mode=tool.mode,
             effect=tool.effect,

@@ -22,7 +22,7 @@ def back_up(path: str, target: str) -> int:
     try:
         with new_file(target) as part:
             source.database.copy_into(part)
-            last_id = _settled(part)
+            last_id = settled(part)
     finally:
         source.close(clean=False)
     Witness(target, last_id, None).close()
@@ -36,8 +36,8 @@ def check_unused(path: str) -> None:
             raise UsageError(f"{found}: exists already, and nothing is ever overwritten. Name another file.")
 
 
-def _settled(part: str) -> int:
-    """Make the copy at `part` a file that nobody has open, and look at it as an opener would."""
+def settled(part: str) -> int:
+    """Make the new log at `part` a file that nobody has open, and look at it as an opener would; its last id."""
     database = ApswDatabase(part)
     try:
         database.begin(barrier=True)

@@ -47,6 +47,7 @@ _LIFTED_FIELD: Final = {
     "approval/asked": "question",
     "letter/taken": "reason",
     "plugin/error": "error",
+    "session/repaired": "detail",
 }
 
 CLASS_OF_KIND: Final[dict[str, type]] = {cls.kind: cls for cls in get_args(Event) if cls is not UnknownEvent}

@@ -22,6 +22,7 @@ from flightlog_hookspecs.events import (
     RequestRetry,
     RequestSent,
     SessionCreated,
+    SessionRepaired,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -105,6 +106,8 @@ def derived_from(event: Event) -> Derived:
             return Derived(name=shown(event.plugin), status=shown(event.hook))
         case TurnEnd():
             return Derived(status=event.reason)
+        case SessionRepaired():
+            return Derived(status=shown(event.rule))
         case SessionCreated():
             return Derived(name=shown(event.title))
         case _:

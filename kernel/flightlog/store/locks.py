@@ -65,6 +65,13 @@ class FileLocks:
         """Become the only one that has the file open, if nobody else has."""
         return self._lock(fcntl.F_WRLCK, PRESENCE_BYTE, 1)
 
+    def exclude(self) -> bool:
+        """Hold the SHARED range alone, so that nobody can read the file either; `share` ends it.
+
+        False while anybody has the file open, be it with another program.
+        """
+        return self._lock(fcntl.F_WRLCK, *SHARED_RANGE)
+
     def own_session(self, key: int, number: int = 0) -> bool:
         """Take write lock `number` of session `key`. False when it is held, also by another kernel here."""
         return self._lock(fcntl.F_WRLCK, _session_byte(key, number), 1)

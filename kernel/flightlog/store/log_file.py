@@ -18,11 +18,13 @@ import apsw
 from flightlog.store.connection import ApswDatabase, Busy, is_immutable, translated
 from flightlog.store.file_identity import Watched
 from flightlog.store.locks import FileLocks
+from flightlog.store.new_file import bring_to_disk
 from flightlog.store.statements import APPLICATION_ID, SCHEMA_VERSION, schema_sql
 from flightlog.store.wholeness import check_whole
-from flightlog.store.witness import Witness, bring_to_disk, read_witness, witness_path
+from flightlog.store.witness import Witness, read_witness, witness_path
 from flightlog_hookspecs.errors import (
     DiskFull,
+    FileInUse,
     FileReplaced,
     HeadMismatch,
     NotAFlightlog,
@@ -91,8 +93,7 @@ def open_log_file(path: str, *, create: bool, allow_network: bool = False) -> Lo
         _create_empty(path, create)
     elif os.path.getsize(path) == 0:
         _check_never_held(path)
-    if not os.access(path, os.W_OK) or not os.access(os.path.dirname(path) or ".", os.W_OK):
-        raise ReadOnly(f"{path}: the file or its folder cannot be written. It can still be read with `flightlog show`.")
+    _check_writable(path)
     ready = _inspect(path)
     locks = FileLocks(path)
     database: ApswDatabase | None = None
@@ -102,6 +103,9 @@ def open_log_file(path: str, *, create: bool, allow_network: bool = False) -> Lo
             _set_up(path, locks)
         _wait(locks.present, path)
         _wait(locks.share, path)
+        if _was_replaced(path, locks):
+            locks.close()
+            return open_log_file(path, create=create, allow_network=allow_network)
         witnessed = read_witness(path)
         database = ApswDatabase(path)
         database.configure(read_only=False)
@@ -123,8 +127,8 @@ def open_log_file(path: str, *, create: bool, allow_network: bool = False) -> Lo
         raise
 
 
-def open_log_file_to_read(path: str) -> LogFile:
-    """Open `path` to read only: changes no byte of the file or its -wal."""
+def open_log_file_to_read(path: str, *, damaged: bool = False) -> LogFile:
+    """Open `path` to read only: changes no byte of the file or its -wal. `damaged`: it need not be whole."""
     _check_kind(path, allow_network=True)
     if not os.path.exists(path):
         raise StoreError(f"{path}: no such file")
@@ -134,12 +138,16 @@ def open_log_file_to_read(path: str) -> LogFile:
     database: ApswDatabase | None = None
     try:
         _wait(locks.share, path)
+        if _was_replaced(path, locks):
+            locks.close()
+            return open_log_file_to_read(path, damaged=damaged)
         immutable = is_immutable(path)
         witnessed = read_witness(path)
         database = ApswDatabase(path, read_only=True, immutable=immutable)
         database.configure(read_only=True)
         _check_version(path, database.read("user_version")[0][0])
-        check_whole(database, path, witnessed)
+        if not damaged:
+            check_whole(database, path, witnessed)
         locks.keep_index()
         return LogFile(path, database, locks, None)
     except BaseException:
@@ -147,6 +155,42 @@ def open_log_file_to_read(path: str) -> LogFile:
             database.close()
         locks.close()
         raise
+
+
+def open_log_file_alone(path: str) -> LogFile:
+    """Open `path`, which need not be whole, to put another in its place: nobody else may have it open.
+
+    Who opens it to write waits until it is closed. Nothing is changed or checked yet. Raises `FileInUse`.
+    """
+    _check_kind(path, allow_network=False)
+    if not os.path.exists(path):
+        raise StoreError(f"{path}: no such file")
+    _check_writable(path)
+    if not _inspect(path):
+        raise StoreError(f"{path}: is empty or was never finished; open it to write once")
+    locks = FileLocks(path)
+    if not (locks.alone() and locks.exclude() and locks.share()):
+        locks.close()
+        raise in_use(path)
+    database: ApswDatabase | None = None
+    try:
+        database = ApswDatabase(path)
+        database.configure(read_only=False)
+        _check_version(path, database.read("user_version")[0][0])
+        return LogFile(path, database, locks, None)
+    except BaseException:
+        if database:
+            database.close()
+        locks.close()
+        raise
+
+
+def in_use(path: str) -> FileInUse:
+    """The error that somebody else has the file open."""
+    return FileInUse(
+        f"{path}: another program, or another kernel of this process, has the file open. Nothing was changed; "
+        "close it there, then try again."
+    )
 
 
 def protected_paths(path: str) -> tuple[str, ...]:
@@ -173,6 +217,16 @@ def _check_kind(path: str, allow_network: bool) -> None:
         raise StoreError(f"{path}: its folder does not exist. Create {folder} first.")
     if not allow_network and (kind := _file_system(folder)) in _NETWORK_FILE_SYSTEMS:
         raise StoreError(f"{path}: stands on {kind}, where SQLite's locks do not hold. Use a local disk.")
+
+
+def _check_writable(path: str) -> None:
+    if not os.access(path, os.W_OK) or not os.access(os.path.dirname(path) or ".", os.W_OK):
+        raise ReadOnly(f"{path}: the file or its folder cannot be written. It can still be read with `flightlog show`.")
+
+
+def _was_replaced(path: str, locks: FileLocks) -> bool:
+    """Whether another file stands under the name than the one that `locks` are on: they were waited for."""
+    return Watched(path).first[0] != locks.identity()
 
 
 def _file_system(folder: str) -> str:

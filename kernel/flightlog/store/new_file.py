@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from flightlog.store.connection import translated
-from flightlog.store.witness import bring_to_disk
 from flightlog_hookspecs.errors import UsageError
 
 
@@ -19,10 +18,28 @@ def new_file(path: str) -> Iterator[str]:
     Until then its name ends in ".part"; a kill leaves that behind and nothing else. Raises
     `UsageError` when `path` exists, also when it has come to exist meanwhile.
     """
-    folder, name = os.path.split(path)
-    if not os.path.isdir(folder or "."):
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
         raise UsageError(f"{path}: its folder does not exist. Create {folder} first.")
     _check_free(path)
+    with part_of(path) as part:
+        yield part
+        try:
+            bring_to_disk(part)
+            try:
+                os.link(part, path)  # unlike a rename it never replaces what has come to stand there
+            except PermissionError:  # a file system without hard links
+                _check_free(path)
+                os.rename(part, path)
+            bring_to_disk(folder)
+        except FileExistsError:
+            raise _exists(path) from None
+
+
+@contextmanager
+def part_of(path: str) -> Iterator[str]:
+    """Yields the path of an empty file (mode 0600) beside `path` that ends in ".part" and is gone afterwards."""
+    folder, name = os.path.split(path)
     try:
         descriptor, part = tempfile.mkstemp(prefix=f"{name}.", suffix=".part", dir=folder or ".")
         os.close(descriptor)
@@ -30,20 +47,20 @@ def new_file(path: str) -> Iterator[str]:
         raise translated(error, path) from error
     try:
         yield part
-        bring_to_disk(part)
-        try:
-            os.link(part, path)  # unlike a rename it never replaces what has come to stand there
-        except PermissionError:  # a file system without hard links
-            _check_free(path)
-            os.rename(part, path)
-        bring_to_disk(folder or ".")
-    except FileExistsError:
-        raise _exists(path) from None
     except OSError as error:
         raise translated(error, path) from error
     finally:
         with suppress(FileNotFoundError):
             os.unlink(part)
+
+
+def bring_to_disk(path: str) -> None:
+    """Sync a file (not the database: closing a descriptor of it drops SQLite's locks) or a folder's names."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _check_free(path: str) -> None:

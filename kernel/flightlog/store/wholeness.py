@@ -11,7 +11,7 @@ import os
 from itertools import pairwise
 
 from flightlog.store.connection import Database
-from flightlog.store.witness import read_witness, witness_path
+from flightlog.store.witness import read_witness
 from flightlog_hookspecs.errors import HeadMismatch, LogCorrupt
 
 
@@ -25,7 +25,7 @@ def check_whole(database: Database, path: str, witnessed: int | None) -> int:
         raise HeadMismatch(
             f"{path}: ends at row {last_id}, but row {witnessed} was durable: its -wal is damaged or missing, "
             "or an older copy was put in its place. Restore the -wal or a backup; "
-            f"to accept the loss, delete {witness_path(path)}."
+            "`flightlog repair` accepts the loss and notes it in the log."
         )
     _check_open_mark(database, path)
     _check_index(database, path)

@@ -3,6 +3,9 @@
 SQLite takes a damaged or missing -wal for a shorter log. The witness is written after each such
 commit and not synced: it may lag behind the log, it never leads. A log that is shorter than its
 witness was cut.
+
+While a file is being replaced by another, which may be shorter, the witness holds a record for each and
+goes by which of them stands under the name: so it changes in the same instant as the file.
 """
 
 from __future__ import annotations
@@ -15,9 +18,13 @@ from typing import Final
 from zlib import crc32
 
 from flightlog.store.connection import translated
+from flightlog.store.new_file import bring_to_disk, part_of
 from flightlog_hookspecs.errors import StoreError
 
 _RECORD: Final = struct.Struct("<QI")
+_SUCCESSION: Final = struct.Struct("<QQQI")
+"""Last id of the old file, last id and inode of the new one."""
+_NONE: Final = 2**64 - 1
 
 
 def witness_path(database: str) -> str:
@@ -37,13 +44,28 @@ def read_witness(database: str) -> int | None:
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise StoreError(f"{path}: is not a regular file, so it cannot be the witness of the log. Move it away.")
-        raw = os.read(fd, _RECORD.size + 1)
+        raw = os.read(fd, _SUCCESSION.size + 1)
     finally:
         os.close(fd)
-    if len(raw) != _RECORD.size:
+    if len(raw) not in (_RECORD.size, _SUCCESSION.size) or crc32(raw[:-4]) != int.from_bytes(raw[-4:], "little"):
         return None
-    last_id, crc = _RECORD.unpack(raw)
-    return int(last_id) if crc == crc32(raw[:8]) else None
+    if len(raw) == _RECORD.size:
+        return int(_RECORD.unpack(raw)[0])
+    before, after, inode, _ = _SUCCESSION.unpack(raw)
+    last_id = after if os.path.exists(database) and os.stat(database).st_ino == inode else before
+    return None if last_id == _NONE else int(last_id)
+
+
+def announce(database: str, successor: str, last_id: int) -> None:
+    """Note, on the disk, that `successor`, which ends at row `last_id`, is about to be renamed to `database`."""
+    path, before = witness_path(database), read_witness(database)
+    raw = struct.pack("<QQQ", _NONE if before is None else before, last_id, os.stat(successor).st_ino)
+    with part_of(path) as part:
+        with open(part, "wb") as file:
+            file.write(raw + crc32(raw).to_bytes(4, "little"))
+        bring_to_disk(part)
+        os.rename(part, path)  # in place it could be torn, and a torn one is none
+        bring_to_disk(os.path.dirname(path) or ".")
 
 
 class Witness:
@@ -59,7 +81,7 @@ class Witness:
         self._fd = -1
         try:
             self._fd = os.open(path, flags, 0o600)
-            if found is None or found < last_id:
+            if found is None or found < last_id or os.fstat(self._fd).st_size != _RECORD.size:
                 self._write(last_id)
                 os.ftruncate(self._fd, _RECORD.size)
                 os.fsync(self._fd)
@@ -84,12 +106,3 @@ class Witness:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-
-def bring_to_disk(path: str) -> None:
-    """Sync a file (not the database: closing a descriptor of it drops SQLite's locks) or a folder's names."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

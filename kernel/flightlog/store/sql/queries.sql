@@ -11,6 +11,8 @@ PRAGMA synchronous = NORMAL
 
 -- name: journal_mode_wal
 PRAGMA journal_mode = WAL
+-- name: journal_mode_memory
+PRAGMA journal_mode = MEMORY
 -- name: journal_mode
 PRAGMA journal_mode
 -- name: application_id
@@ -36,6 +38,8 @@ PRAGMA wal_checkpoint(TRUNCATE)
 -- A consistent copy, whoever writes meanwhile; it reads one snapshot.
 -- name: copy_into
 VACUUM INTO ?
+-- name: tables
+SELECT name FROM sqlite_schema WHERE type = 'table'
 -- name: integrity_check
 PRAGMA integrity_check
 -- name: integrity_of_session_keys
@@ -62,6 +66,8 @@ SELECT name FROM session_keys ORDER BY session
 INSERT INTO session_keys(name, uid) VALUES(?, ?)
 -- name: last_seq
 SELECT coalesce(max(seq), 0) FROM events WHERE session = ?
+-- name: insert_session_as
+INSERT INTO session_keys(session, name, uid) VALUES(?, ?, ?)
 -- name: last_opened
 SELECT max(seq) FROM events WHERE session = ? AND kind = 'session/opened'
 
@@ -97,6 +103,24 @@ FROM events WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?
 SELECT session, seq, kind, at, turn, step, epoch, ignorable, attempt, position, place, ref_seq, call_id, message_id,
   slot, role, name, status, input_tokens, output_tokens, cached_tokens, duration_us, text, text_blob, data, digest
 FROM events WHERE session = ? AND seq = ?
+-- Tables by id from an id on, past every index, which may be damaged. The id comes last.
+-- name: events_by_id
+SELECT session, seq, kind, at, turn, step, epoch, ignorable, attempt, position, place, ref_seq, call_id, message_id,
+  slot, role, name, status, input_tokens, output_tokens, cached_tokens, duration_us, text, text_blob, data, digest, id
+FROM events NOT INDEXED WHERE id >= ? ORDER BY id LIMIT ?
+-- name: places_by_id
+SELECT session, seq, id FROM events NOT INDEXED WHERE id >= ? ORDER BY id LIMIT ?
+-- name: sessions_by_id
+SELECT name, uid, session FROM session_keys NOT INDEXED WHERE session >= ? ORDER BY session LIMIT ?
+-- name: letters_by_id
+SELECT uid, session, key, at, verb, data, digest, id FROM letters NOT INDEXED WHERE id >= ? ORDER BY id LIMIT ?
+-- name: blobs_by_id
+SELECT bytes, id FROM blobs NOT INDEXED WHERE id >= ? ORDER BY id LIMIT ?
+-- What the indexes alone know, should the tables be damaged.
+-- name: names_in_index
+SELECT name, session FROM session_keys INDEXED BY sqlite_autoindex_session_keys_1
+-- name: last_seqs
+SELECT session, max(seq) FROM events INDEXED BY sqlite_autoindex_events_1 GROUP BY session
 -- The splices that first and last named a message.
 -- name: first_splice
 SELECT session, seq, kind, at, turn, step, epoch, ignorable, attempt, position, place, ref_seq, call_id, message_id,
