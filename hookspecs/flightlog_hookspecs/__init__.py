@@ -3,7 +3,27 @@
 from flightlog_hookspecs.adapters import Adapter, Request
 from flightlog_hookspecs.content import Block, BlockType, TextBlock, ThinkingBlock, ToolCallBlock, text_blocks, text_of
 from flightlog_hookspecs.events import AssistantMessage, Head, Message, ToolResult, ToolSpec, UserMessage
-from flightlog_hookspecs.hooks import Allow, Ask, Deny, Hook, ProposedCall, Verdict
+from flightlog_hookspecs.hooks import (
+    Allow,
+    Append,
+    Arguments,
+    Ask,
+    Continue,
+    Deny,
+    FailedRequest,
+    FinishedCall,
+    Hook,
+    Point,
+    ProposedCall,
+    Replace,
+    RequestView,
+    Retry,
+    StepView,
+    StoppingTurn,
+    Switch,
+    Verdict,
+    Veto,
+)
 from flightlog_hookspecs.markers import CONTRACT_VERSION, PROJECT, hookimpl, hookspec
 from flightlog_hookspecs.prompt import PromptSection
 from flightlog_hookspecs.stream import (
@@ -17,6 +37,7 @@ from flightlog_hookspecs.stream import (
     ToolCallDelta,
     Usage,
 )
+from flightlog_hookspecs.subagents import Subagent
 from flightlog_hookspecs.tools import Effect, Isolation, Mode, Outcome, Tool, ToolContext, ToolOutput, tool
 
 __all__ = [
@@ -24,6 +45,8 @@ __all__ = [
     "PROJECT",
     "Adapter",
     "Allow",
+    "Append",
+    "Arguments",
     "Ask",
     "AssistantMessage",
     "Block",
@@ -31,19 +54,30 @@ __all__ = [
     "BlockEvent",
     "BlockStart",
     "BlockType",
+    "Continue",
     "Deny",
     "Effect",
+    "FailedRequest",
     "Finish",
     "FinishReason",
+    "FinishedCall",
     "Head",
     "Hook",
     "Isolation",
     "Message",
     "Mode",
     "Outcome",
+    "Point",
     "PromptSection",
     "ProposedCall",
+    "Replace",
     "Request",
+    "RequestView",
+    "Retry",
+    "StepView",
+    "StoppingTurn",
+    "Subagent",
+    "Switch",
     "TextBlock",
     "TextDelta",
     "ThinkingBlock",
@@ -58,6 +92,7 @@ __all__ = [
     "Usage",
     "UserMessage",
     "Verdict",
+    "Veto",
     "hookimpl",
     "hookspec",
     "text_blocks",

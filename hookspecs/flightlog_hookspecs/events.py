@@ -294,11 +294,12 @@ class RequestFailed:
 
 @frozen(kw_only=True)
 class RequestRetry:
-    """The next attempt will be made after `delay_ms` milliseconds."""
+    """The next attempt will be made after `delay_ms` milliseconds, with `model` ("adapter:model") if one is named."""
 
     kind: ClassVar[Literal["request/retry"]] = "request/retry"
     attempt: int
     delay_ms: int
+    model: str = ""
 
 
 @frozen(kw_only=True)
@@ -356,7 +357,10 @@ class ToolResult:
 
 @frozen(kw_only=True)
 class ApprovalAsked:
-    """A guard wants a person to decide about a call before it starts."""
+    """A guard wants a person to decide about a call before it starts.
+
+    `arguments` are those that it will run with when a guard has changed them, else "".
+    """
 
     kind: ClassVar[Literal["approval/asked"]] = "approval/asked"
     position: int
@@ -365,17 +369,22 @@ class ApprovalAsked:
     message_seq: int
     question: str
     guard: str
+    arguments: str = ""
 
 
 @frozen(kw_only=True)
 class ApprovalDecided:
-    """The answer to the question at `asked_seq`. The first one counts, a later one is only recorded."""
+    """The answer to the question at `asked_seq`. The first one counts, a later one is only recorded.
+
+    One to `remember` tells guards about later calls of the same tool in this session.
+    """
 
     kind: ClassVar[Literal["approval/decided"]] = "approval/decided"
     asked_seq: int
     decision: Decision
     by: str
     reason: str = ""
+    remember: bool = False
 
 
 @frozen(kw_only=True)
@@ -391,6 +400,24 @@ class LetterTaken:
     verb: Verb
     outcome: LetterOutcome
     reason: str = ""
+
+
+@frozen(kw_only=True)
+class PluginLoaded:
+    """A plugin was registered while the session was open."""
+
+    kind: ClassVar[Literal["plugin/loaded"]] = "plugin/loaded"
+    plugin: str
+    version: str
+
+
+@frozen(kw_only=True)
+class PluginUnloaded:
+    """A plugin was taken back while the session was open."""
+
+    kind: ClassVar[Literal["plugin/unloaded"]] = "plugin/unloaded"
+    plugin: str
+    version: str
 
 
 @frozen(kw_only=True)
@@ -433,6 +460,8 @@ Event = (
     | ApprovalAsked
     | ApprovalDecided
     | LetterTaken
+    | PluginLoaded
+    | PluginUnloaded
     | PluginFault
     | UnknownEvent
 )

@@ -1,20 +1,73 @@
-"""Loop points: where a plugin may watch or guard what the kernel is about to do."""
+"""Loop points: where a plugin may watch, guard or steer what the kernel is about to do.
+
+| point              | is given        | may answer                     | kind     |
+|--------------------|-----------------|--------------------------------|----------|
+| `before_step`      | `StepView`      | `Veto`, `Append`               | guard    |
+| `before_request`   | `RequestView`   | `Veto`                         | guard    |
+| `before_tool`      | `ProposedCall`  | `Allow`, `Deny`, `Ask`, `Arguments` | guard |
+| `after_tool`       | `FinishedCall`  | `Replace`, `Append`            | observer |
+| `on_request_error` | `FailedRequest` | `Retry`, `Switch`              | observer |
+| `turn_stopping`    | `StoppingTurn`  | `Continue`                     | observer |
+| `event_committed`  | `Record`        | nothing                        | observer |
+
+None has no opinion, at every point. A hook that raises, exceeds its time limit or answers something else
+is recorded as `plugin/error`. Guards then fail closed, as if they had said no; observers fail open, as if
+they had said nothing. The other hooks are asked all the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Literal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Literal
 
-from attrs import frozen
+from attrs import field, frozen
 
-from flightlog_hookspecs.tools import Effect
+from flightlog_hookspecs.content import Block, text_blocks
+from flightlog_hookspecs.errors import FailureKind
+from flightlog_hookspecs.events import Head, Message
+from flightlog_hookspecs.stream import Usage
+from flightlog_hookspecs.tools import Effect, Outcome, ToolOutput
 
-Point = Literal["before_tool"]
+Point = Literal[
+    "before_step",
+    "before_request",
+    "before_tool",
+    "after_tool",
+    "on_request_error",
+    "turn_stopping",
+    "event_committed",
+]
+
+
+@frozen(kw_only=True)
+class StepView:
+    """A step about to make its first request; `messages` are what the model will see, in order."""
+
+    session: str
+    turn: int
+    step: int
+    messages: Sequence[Message] = field(repr=False)
+
+
+@frozen(kw_only=True)
+class RequestView:
+    """A request about to be sent, exactly as it will be: it can be refused, not edited."""
+
+    session: str
+    turn: int
+    step: int
+    attempt: int
+    head: Head
+    messages: Sequence[Message] = field(repr=False)
 
 
 @frozen(kw_only=True)
 class ProposedCall:
-    """A call about to run: its tool exists and its arguments fit. `arguments` is the model's raw text."""
+    """A call about to run: its tool exists and its arguments fit. `arguments` is raw JSON text.
+
+    `remembered` is what a person decided about this tool earlier in the session, to be remembered:
+    "allowed" or "denied", "" when there is no such decision.
+    """
 
     session: str
     turn: int
@@ -24,6 +77,47 @@ class ProposedCall:
     name: str
     arguments: str
     effect: Effect
+    remembered: Literal["", "allowed", "denied"] = ""
+
+
+@frozen(kw_only=True)
+class FinishedCall:
+    """A call whose body has ended; its result is not in the log yet. `duration_us` is microseconds."""
+
+    call: ProposedCall
+    outcome: Outcome
+    content: tuple[Block, ...]
+    duration_us: int
+
+
+@frozen(kw_only=True)
+class FailedRequest:
+    """An attempt that ended badly; `retry_after_s` is the provider's own wish, `model` is "adapter:model".
+
+    `attempts_left` counts what the session's limits still allow in this step.
+    """
+
+    session: str
+    turn: int
+    step: int
+    attempt: int
+    model: str
+    failure: FailureKind
+    message: str
+    retryable: bool
+    retry_after_s: float | None
+    attempts_left: int
+
+
+@frozen(kw_only=True)
+class StoppingTurn:
+    """A turn about to end as completed: the model's last words, the tokens of the turn, its steps so far."""
+
+    session: str
+    turn: int
+    steps: int
+    text: str
+    usage: Usage
 
 
 @frozen
@@ -45,19 +139,83 @@ class Ask:
     question: str
 
 
-Verdict = Allow | Deny | Ask | None
-"""What a guard says; None has no opinion. Deny beats Ask beats Allow."""
+@frozen
+class Arguments:
+    """Run it with these arguments instead, raw JSON text; they are checked against the tool's schema again."""
+
+    arguments: str
+
+
+@frozen
+class Veto:
+    """Do not go on: the turn ends as blocked because of `reason`."""
+
+    reason: str
+
+
+@frozen
+class Append:
+    """Tell the model this, too, in a message of source "plugin"."""
+
+    content: tuple[Block, ...] = field(converter=text_blocks)
+
+
+@frozen
+class Replace:
+    """Give the model this result instead. What the body did stays done."""
+
+    output: ToolOutput
+
+
+@frozen
+class Retry:
+    """Make another attempt after `after_s` seconds, if the session's limits allow one."""
+
+    after_s: float = 0.0
+
+
+@frozen
+class Switch:
+    """Make another attempt with `model`, "adapter:model", which serves the rest of the turn."""
+
+    model: str
+    after_s: float = 0.0
+
+
+@frozen
+class Continue:
+    """Do not stop yet: the model is told this and goes on."""
+
+    content: tuple[Block, ...] = field(converter=text_blocks)
+
+
+Verdict = Allow | Deny | Ask | Arguments | None
+"""What a guard says of a call. Deny beats Ask beats Arguments beats Allow; of equals the first counts."""
+
+ANSWERS: Final[Mapping[Point, tuple[type, ...]]] = {
+    "before_step": (Veto, Append),
+    "before_request": (Veto,),
+    "before_tool": (Allow, Deny, Ask, Arguments),
+    "after_tool": (Replace, Append),
+    "on_request_error": (Retry, Switch),
+    "turn_stopping": (Continue,),
+    "event_committed": (),
+}
+"""What a hook at each point may answer, besides None."""
+
+GUARDS: Final[frozenset[Point]] = frozenset({"before_step", "before_request", "before_tool"})
+"""The points whose hooks fail closed."""
 
 
 @frozen(kw_only=True)
 class Hook:
-    """A guard at `point`, called on its own with a time limit of `limit_s` seconds.
+    """`body`, sync or async, is called on its own at `point`, with a time limit of `limit_s` seconds.
 
-    `body(call)`, sync or async, returns a `Verdict`. Guards fail closed: one that raises, hangs or
-    returns something else denies that call, and the others are asked all the same.
+    A plain function runs in a thread, which a time-out leaves behind. Hooks are asked in the order in
+    which they were registered, those of the kernel before those of the session.
     """
 
     point: Point
-    body: Callable[[ProposedCall], Verdict | Awaitable[Verdict]]
+    body: Callable[[Any], object | Awaitable[object]]
     name: str
     limit_s: float = 5.0

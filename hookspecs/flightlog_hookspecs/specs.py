@@ -1,4 +1,8 @@
-"""The registration hooks. They are called once per plugin, when it enters a kernel."""
+"""The registration hooks. They are called once each when a plugin enters a kernel or a session.
+
+A plugin states the contract that it was written for as `flightlog_contract = 1`; one that needs a newer
+one than `CONTRACT_VERSION` is refused.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from flightlog_hookspecs.adapters import Adapter
 from flightlog_hookspecs.hooks import Hook
 from flightlog_hookspecs.markers import hookspec
 from flightlog_hookspecs.prompt import PromptSection
+from flightlog_hookspecs.subagents import Subagent
 from flightlog_hookspecs.tools import Tool
 
 
@@ -23,9 +28,14 @@ def register_adapters(register: Callable[[Adapter], None]) -> None:
 
 @hookspec
 def register_prompt_sections(register: Callable[[PromptSection], None]) -> None:
-    """Offer pieces of the system text: call `register(section)` for each."""
+    """Offer pieces of what the model is told: call `register(section)` for each."""
 
 
 @hookspec
 def register_hooks(register: Callable[[Hook], None]) -> None:
-    """Offer guards: call `register(hook)` for each."""
+    """Offer hooks of the loop: call `register(hook)` for each."""
+
+
+@hookspec
+def register_subagents(register: Callable[[Subagent], None]) -> None:
+    """Offer kinds of child sessions: call `register(subagent)` for each."""

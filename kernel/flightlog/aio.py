@@ -29,8 +29,9 @@ from flightlog.runtime.clock import Boundary, Clock, no_boundary
 from flightlog.runtime.inbox import Accepted
 from flightlog.runtime.journal import HeadToken
 from flightlog.runtime.mailbox import Posted
-from flightlog.runtime.plugins import Registry
+from flightlog.runtime.plugins import Discover
 from flightlog.runtime.reader import SentRequest
+from flightlog.runtime.registry import Registry
 from flightlog.runtime.session import Turn
 from flightlog.store.query import Parameter, QueryResult
 from flightlog_hookspecs.content import Block
@@ -81,9 +82,9 @@ class Session:
         """Take back a message that still waits."""
         return await self._thread.arun(self._session.withdraw, message_id)
 
-    async def run(self) -> Turn | None:
+    async def run(self, *, wait: bool = True) -> Turn | None:
         """Drive until idle; returns the last turn, None when there was nothing to do."""
-        return await self._thread.arun(self._session.run)
+        return await self._thread.arun(lambda: self._session.run(wait=wait))
 
     async def serve(self) -> None:
         """Run whatever comes in, until cancelled or the session is closed."""
@@ -101,9 +102,13 @@ class Session:
         """The calls that wait for a person's answer, in call order."""
         return await self._thread.acall(self._session.questions)
 
-    async def approve(self, seq: int, *, allow: bool = True, by: str = "user", reason: str = "") -> bool:
+    async def approve(
+        self, seq: int, *, allow: bool = True, by: str = "user", reason: str = "", remember: bool = False
+    ) -> bool:
         """Answer the question at `seq`. False when it was settled before."""
-        return await self._thread.arun(lambda: self._session.approve(seq, allow=allow, by=by, reason=reason))
+        return await self._thread.arun(
+            lambda: self._session.approve(seq, allow=allow, by=by, reason=reason, remember=remember)
+        )
 
 
 class SessionReader:
@@ -177,10 +182,19 @@ class Mailbox:
         return await self._thread.arun(lambda: self._mailbox.inject(content, key=key))
 
     async def approve(
-        self, seq: int, *, allow: bool = True, by: str = "user", reason: str = "", key: str | None = None
+        self,
+        seq: int,
+        *,
+        allow: bool = True,
+        by: str = "user",
+        reason: str = "",
+        remember: bool = False,
+        key: str | None = None,
     ) -> Posted:
         """As `Session.approve`."""
-        return await self._thread.arun(lambda: self._mailbox.approve(seq, allow=allow, by=by, reason=reason, key=key))
+        return await self._thread.arun(
+            lambda: self._mailbox.approve(seq, allow=allow, by=by, reason=reason, remember=remember, key=key)
+        )
 
     async def cancel(
         self, cause: str = "user", *, now: bool = False, keep_queue: bool = True, key: str | None = None
@@ -269,7 +283,7 @@ class Kernel:
 async def open_kernel(
     path: str | os.PathLike[str],
     *,
-    discover: bool = True,
+    discover: Discover = True,
     plugins: Sequence[object] = (),
     workspace: str | os.PathLike[str] | None = None,
     clock: Clock | None = None,

@@ -19,13 +19,16 @@ from flightlog.runtime.driver import Driver
 from flightlog.runtime.error_groups import beside
 from flightlog.runtime.feed import Feeds
 from flightlog.runtime.group_commit import GroupCommit
+from flightlog.runtime.hooks import Hooks
 from flightlog.runtime.journal import HeadToken, Journal
 from flightlog.runtime.letters import Postman
 from flightlog.runtime.mailbox import Mailbox
-from flightlog.runtime.plugins import Registry, load_plugins
+from flightlog.runtime.plugins import Discover, load_plugins, register
 from flightlog.runtime.querying import Queries
 from flightlog.runtime.reader import LogReader, SessionReader, reader_of
 from flightlog.runtime.recovery import close_session, open_session
+from flightlog.runtime.registration import Registration
+from flightlog.runtime.registry import Registry
 from flightlog.runtime.session import Session
 from flightlog.runtime.surroundings import Surroundings
 from flightlog.store.backup import back_up
@@ -99,18 +102,23 @@ class Kernel:
                 feed=self._feeds.of(name),
                 take_over=take_over,
             )
-            session: Session | None = None
             try:
                 session = self._session(journal, model, system, limits or Limits(), approver=approver)
-                self._postman.add(session)
-                await session.take_letters()
-                yield session
-            finally:
+            except BaseException:
                 with trio.CancelScope(shield=True):
-                    if session:
+                    await close_session(journal)
+                raise
+            async with beside(session.observe):
+                try:
+                    self._postman.add(session)
+                    await session.take_letters()
+                    yield session
+                finally:
+                    with trio.CancelScope(shield=True):
                         self._postman.remove(session)
                         await session.close()
-                    await close_session(journal)
+                        await close_session(journal)
+                        await session.observed()
         finally:
             self._open.discard(name)
 
@@ -123,16 +131,26 @@ class Kernel:
         if system is None:
             system = given(state).get(HOST_SECTION, "")
         self.registry.adapter_of(model)
-        approvals = Approvals(journal, has_approver=approver)
+        registry = Registry(outer=self.registry)
         around = Surroundings(
-            registry=self.registry,
+            registry=registry,
             limits=limits,
-            approvals=approvals,
+            hooks=Hooks(registry, self._threads),
+            approvals=Approvals(journal, has_approver=approver),
             threads=self._threads,
             workspace=self._workspace,
             protected=protected_paths(self._store.path),
         )
-        return Session(journal, Driver(journal, around, model=model, system=system), approvals)
+        return Session(journal, Driver(journal, around, model=model, system=system), around)
+
+    def register(self, plugin: object) -> Registration:
+        """Register `plugin` for all sessions; close what this returns to take it back.
+
+        What it changes in the head of a session takes effect at its next turn. Raises `PluginError`, and
+        nothing is registered.
+        """
+        self._store.check_process()
+        return register(self.registry, plugin)
 
     def mailbox(self, name: str) -> Mailbox:
         """Write to session `name`, whoever owns it, and also when nobody does or it does not exist yet."""
@@ -161,6 +179,7 @@ class Kernel:
     async def close(self) -> None:
         """End what reads here. Called by the context manager, once the sessions are closed."""
         self._feeds.close()
+        await self.registry.close()
         await self._queries.close()
 
     async def fork(self, source: str, turn: int, name: str, *, title: str = "") -> None:
@@ -195,7 +214,7 @@ class Kernel:
 async def open_kernel(
     path: str | os.PathLike[str],
     *,
-    discover: bool = True,
+    discover: Discover = True,
     plugins: Sequence[object] = (),
     workspace: str | os.PathLike[str] | None = None,
     clock: Clock | None = None,
@@ -204,7 +223,8 @@ async def open_kernel(
     """Open the log at `path`, creating it (mode 0600) when missing.
 
     `plugins` are modules or objects with hooks; with `discover`, installed entry points of the group
-    "flightlog" join them, a broken one being left out and listed in `kernel.registry.problems`.
+    "flightlog" join them, a broken one being left out and listed in `kernel.registry.problems`; it may
+    name those that are to be loaded, as may the variable FLIGHTLOG_LOAD_PLUGINS (comma-separated).
     `workspace` is the folder tools may work in; None gives them none. `clock` and `on_boundary` are
     for tests. Raises a `StoreError` that says what is wrong with the file, `PluginError` for a broken
     plugin that was passed in.
@@ -226,7 +246,7 @@ async def open_kernel(
             store.close()
 
 
-def open_log(path: str | os.PathLike[str], *, discover: bool = True, plugins: Sequence[object] = ()) -> LogReader:
+def open_log(path: str | os.PathLike[str], *, discover: Discover = True, plugins: Sequence[object] = ()) -> LogReader:
     """Open the log at `path` to read only: nothing is changed, recovered or owned.
 
     Adapters found by `discover` or in `plugins` let it prove the hash of every request.

@@ -28,8 +28,9 @@ from flightlog.runtime.clock import Boundary, Clock, no_boundary
 from flightlog.runtime.inbox import Accepted
 from flightlog.runtime.journal import HeadToken
 from flightlog.runtime.mailbox import Posted
-from flightlog.runtime.plugins import Registry
+from flightlog.runtime.plugins import Discover
 from flightlog.runtime.reader import SentRequest
+from flightlog.runtime.registry import Registry
 from flightlog.runtime.session import Turn
 from flightlog.store.query import Parameter, QueryResult
 from flightlog_hookspecs.content import Block
@@ -80,9 +81,9 @@ class Session:
         """Take back a message that still waits."""
         return self._thread.run(self._session.withdraw, message_id)
 
-    def run(self) -> Turn | None:
+    def run(self, *, wait: bool = True) -> Turn | None:
         """Drive until idle; returns the last turn, None when there was nothing to do."""
-        return self._thread.run(self._session.run)
+        return self._thread.run(lambda: self._session.run(wait=wait))
 
     def serve(self) -> None:
         """Run whatever comes in, until interrupted or the session is closed."""
@@ -100,9 +101,13 @@ class Session:
         """The calls that wait for a person's answer, in call order."""
         return self._thread.call(self._session.questions)
 
-    def approve(self, seq: int, *, allow: bool = True, by: str = "user", reason: str = "") -> bool:
+    def approve(
+        self, seq: int, *, allow: bool = True, by: str = "user", reason: str = "", remember: bool = False
+    ) -> bool:
         """Answer the question at `seq`. False when it was settled before."""
-        return self._thread.run(lambda: self._session.approve(seq, allow=allow, by=by, reason=reason))
+        return self._thread.run(
+            lambda: self._session.approve(seq, allow=allow, by=by, reason=reason, remember=remember)
+        )
 
 
 class SessionReader:
@@ -172,10 +177,19 @@ class Mailbox:
         return self._thread.run(lambda: self._mailbox.inject(content, key=key))
 
     def approve(
-        self, seq: int, *, allow: bool = True, by: str = "user", reason: str = "", key: str | None = None
+        self,
+        seq: int,
+        *,
+        allow: bool = True,
+        by: str = "user",
+        reason: str = "",
+        remember: bool = False,
+        key: str | None = None,
     ) -> Posted:
         """As `Session.approve`."""
-        return self._thread.run(lambda: self._mailbox.approve(seq, allow=allow, by=by, reason=reason, key=key))
+        return self._thread.run(
+            lambda: self._mailbox.approve(seq, allow=allow, by=by, reason=reason, remember=remember, key=key)
+        )
 
     def cancel(
         self, cause: str = "user", *, now: bool = False, keep_queue: bool = True, key: str | None = None
@@ -262,7 +276,7 @@ class Kernel:
 def open_kernel(
     path: str | os.PathLike[str],
     *,
-    discover: bool = True,
+    discover: Discover = True,
     plugins: Sequence[object] = (),
     workspace: str | os.PathLike[str] | None = None,
     clock: Clock | None = None,

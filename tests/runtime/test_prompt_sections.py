@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from flightlog import Session, tool
 from flightlog.core.context import given as texts_given
-from flightlog.core.tool_schema import prepare
 from flightlog.errors import PluginError
-from flightlog.testing import FakeModel, calls, words
+from flightlog.testing import Bundle, FakeModel, calls, words
 from flightlog_hookspecs import PromptSection
 from flightlog_hookspecs.events import PluginFault, RequestHeader, UserMessage
 from support.kernels import events_of, opened, session_of, verified
@@ -129,10 +128,11 @@ async def test_a_new_head_says_what_sections_say_then_and_an_older_message_does_
         rules.text = "two"
         await turn(session)
         rules.text = "three"
-        kernel.registry.tools["look"] = prepare(look, "p", "1")
+        registration = kernel.register(Bundle(tools=[look]))
         await turn(session)
         assert kernel.read("s").request(3, 1).head.system == "three"
         await turn(session)
+        assert not registration.closed
     assert [text.rpartition("\n")[2] for _, text in told(path)] == ["two", "three"]
     assert [event.reason for event in events_of(path, RequestHeader)] == ["first", "tools"]
     assert verified(path, model)

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 import flightlog
 from flightlog import Limits, Session, tool
 from flightlog.core.state import State
-from flightlog.core.tool_schema import prepare
 from flightlog.testing import Attempts, Bundle, Cue, FakeModel, calls, words
 from flightlog_hookspecs import Finish, Head, Message, PromptSection, TextBlock, Tool
 from flightlog_hookspecs.errors import InvariantViolation, ProviderError
@@ -206,10 +205,11 @@ async def test_what_was_sent_before_is_proven_anew_when_the_head_changes(tmp_pat
         await session.run()
         place, message = session._journal.history._entries[0]
         session._journal.history._entries[0] = (place, evolve(message, content=(TextBlock(text="forged"),)))
-        kernel.registry.tools["look"] = prepare(look, "p", "1")
+        registration = kernel.register(Bundle(tools=[look]))
         await session.followup("again")
         with pytest.raises(InvariantViolation):
             await session.run()
+        await registration.aclose()
     assert len(model.requests) == 1
 
 

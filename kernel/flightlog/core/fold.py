@@ -21,6 +21,9 @@ from flightlog_hookspecs.events import (
     Event,
     InboxSplice,
     LetterTaken,
+    PluginLoaded,
+    PluginUnloaded,
+    PluginVersion,
     RequestFailed,
     RequestHeader,
     RequestRetry,
@@ -60,7 +63,7 @@ def _created(state: State, event: SessionCreated, seq: int, epoch: int) -> State
 
 
 def _opened(state: State, event: SessionOpened, seq: int, epoch: int) -> State:
-    return changed(state, epoch=epoch, closed=False, lock=event.lock)
+    return changed(state, epoch=epoch, closed=False, lock=event.lock, plugins=event.plugins)
 
 
 def _closed(state: State, event: SessionClosed, seq: int, epoch: int) -> State:
@@ -167,22 +170,36 @@ def _tool_result(state: State, event: ToolResult, seq: int, epoch: int) -> State
 
 def _asked(state: State, event: ApprovalAsked, seq: int, epoch: int) -> State:
     state = changed(state, questions=state.questions.with_item(seq))
-    return _with_call(state, event.position, asked_seq=seq)
+    return _with_call(state, event.position, asked_seq=seq, changed=event.arguments or None)
 
 
 def _decided(state: State, event: ApprovalDecided, seq: int, epoch: int) -> State:
     call = asked_about(state, event.asked_seq)
-    return state if call is None else _with_call(state, call.position, decision=event.decision)
+    if call is None:
+        return state
+    if event.remember:
+        state = changed(state, remembered=MappingProxyType({**state.remembered, call.name: event.decision}))
+    return _with_call(state, call.position, decided=event)
 
 
 def _letter_taken(state: State, event: LetterTaken, seq: int, epoch: int) -> State:
     return changed(state, letters=state.letters.with_item(event.letter_id))
 
 
+def _loaded(state: State, event: PluginLoaded, seq: int, epoch: int) -> State:
+    return changed(state, plugins=(*state.plugins, PluginVersion(name=event.plugin, version=event.version)))
+
+
+def _unloaded(state: State, event: PluginUnloaded, seq: int, epoch: int) -> State:
+    plugins = list(state.plugins)
+    plugins.remove(PluginVersion(name=event.plugin, version=event.version))
+    return changed(state, plugins=tuple(plugins))
+
+
 def asked_about(state: State, asked_seq: int) -> Call | None:
     """The call that the question at `asked_seq` is about, None once the question is settled."""
     calls = state.step.calls if state.step else ()
-    return next((c for c in calls if c.asked_seq == asked_seq and c.decision is None and c.outcome is None), None)
+    return next((c for c in calls if c.asked_seq == asked_seq and c.decided is None and c.outcome is None), None)
 
 
 _APPLY: dict[type, Callable[[State, Any, int, int], State]] = {
@@ -206,4 +223,6 @@ _APPLY: dict[type, Callable[[State, Any, int, int], State]] = {
     ApprovalAsked: _asked,
     ApprovalDecided: _decided,
     LetterTaken: _letter_taken,
+    PluginLoaded: _loaded,
+    PluginUnloaded: _unloaded,
 }

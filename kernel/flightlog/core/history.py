@@ -62,9 +62,35 @@ class History:
             end += 1
         return self._entries[start:end]
 
+    def messages(self) -> Sequence[Message]:
+        """The messages so far, read-only and without a copy."""
+        return _Messages(self._entries, len(self._entries))
+
     def place(self, index: int) -> int:
         """The row that the message at `index` stands under."""
         return self._entries[index][0][0]
+
+
+class _Messages(Sequence["Message"]):
+    """The messages of the first `length` entries."""
+
+    __slots__ = ("_entries", "_length")
+
+    def __init__(self, entries: list[tuple[Place, Message]], length: int) -> None:
+        self._entries = entries
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
+        if isinstance(index, slice):
+            return [self._entries[number][1] for number in range(self._length)[index]]
+        return self._entries[range(self._length)[index]][1]
 
 
 @define

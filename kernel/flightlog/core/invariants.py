@@ -22,6 +22,9 @@ from flightlog_hookspecs.events import (
     InboxSplice,
     LetterTaken,
     PluginFault,
+    PluginLoaded,
+    PluginUnloaded,
+    PluginVersion,
     RequestFailed,
     RequestHeader,
     RequestRetry,
@@ -61,6 +64,7 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         "splice-pending": "a splice never inserts an id that is pending",
         "splice-names": "a splice names the message it removes",
         "splice-cause": "accepted adds at the end of its slot, edited replaces in place, other causes only remove",
+        "plugin-loaded": "plugin/unloaded names a plugin that is registered",
         "letter-once": "a letter is taken at most once",
         "claim-lost": "a claimed message enters a step before anything else happens",
         "claim-content": "a claimed message enters the step unchanged",
@@ -194,6 +198,11 @@ def _letter_taken(state: State, event: LetterTaken) -> None:
         raise Illegal("letter-once", f"letter {event.letter_id!r} was taken before")
 
 
+def _unloaded(state: State, event: PluginUnloaded) -> None:
+    if PluginVersion(name=event.plugin, version=event.version) not in state.plugins:
+        raise Illegal("plugin-loaded", f"plugin {event.plugin!r} {event.version} is not registered")
+
+
 def _user_message(state: State, event: UserMessage) -> None:
     step = _open_step(state, event)
     if step.phase == "open":
@@ -318,5 +327,7 @@ _CHECKS: dict[type, Callable[[State, Any], object]] = {
     ApprovalAsked: _asked,
     ApprovalDecided: _decided,
     LetterTaken: _letter_taken,
+    PluginLoaded: _anywhere,
+    PluginUnloaded: _unloaded,
     PluginFault: _anywhere,
 }

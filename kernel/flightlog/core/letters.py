@@ -44,6 +44,7 @@ class Answer:
     allow: bool
     by: str
     reason: str = ""
+    remember: bool = False
 
 
 @frozen(kw_only=True)
@@ -99,6 +100,7 @@ def taking(state: State, letter: Letter, earlier: InboxSplice | None) -> tuple[E
                 decision="allowed" if answer.allow else "denied",
                 by=answer.by,
                 reason=answer.reason,
+                remember=answer.remember,
             )
             return (decided, _taken(letter, "the question was settled before" if late else ""))
         case Letter(body=Stop() as stop):

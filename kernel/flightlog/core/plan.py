@@ -3,7 +3,7 @@
 | turn   | step   | request           | calls        | then                                   |
 |--------|--------|-------------------|--------------|----------------------------------------|
 | closed |        |                   |              | open a turn if a message wakes, else Idle |
-| open   | none   |                   |              | open a step or close the turn (`_between_steps`) |
+| open   | none   |                   |              | open a step, Stop or close the turn (`_between_steps`) |
 | open   | open   | not sent          |              | SendRequest(1)                         |
 | open   | open   | failed, will retry|              | SendRequest(n + 1, delay)              |
 | open   | open   | failed for good   |              | close the step, then the turn          |
@@ -50,6 +50,13 @@ class Append:
 
 
 @frozen
+class Stop:
+    """The model has stopped: close the turn with `end`, unless somebody has more for it."""
+
+    end: TurnEnd
+
+
+@frozen
 class SendRequest:
     """Make attempt `attempt` of the step's request, `delay_ms` milliseconds from now."""
 
@@ -64,13 +71,14 @@ class RunTools:
     calls: tuple[Call, ...]
 
 
-Action = Idle | Append | SendRequest | RunTools
+Action = Idle | Append | Stop | SendRequest | RunTools
 
 
-def follow(state: State, seq: int, events: Sequence[Event], limits: Limits) -> tuple[Event, ...]:
+def follow(state: State, seq: int, events: Sequence[Event], limits: Limits, *, stops: bool) -> tuple[Event, ...]:
     """`events`, to be written behind row `seq`, and all that follows from them without an effect.
 
-    They go into the log as one append: fewer commits, and no crash can fall between them.
+    They go into the log as one append: fewer commits, and no crash can fall between them. With `stops`
+    the end of a turn follows, too: nobody is to be asked about it.
     """
     following: list[Event] = []
     while True:
@@ -78,10 +86,13 @@ def follow(state: State, seq: int, events: Sequence[Event], limits: Limits) -> t
             seq += 1
             state = fold(state, event, seq, state.epoch)
         following += events
-        action = plan(state, limits)
-        if not isinstance(action, Append):
-            return tuple(following)
-        events = action.events
+        match plan(state, limits):
+            case Append(events=events):
+                pass
+            case Stop(end=end) if stops:
+                events = (end,)
+            case _:
+                return tuple(following)
 
 
 def plan(state: State, limits: Limits) -> Action:
@@ -123,7 +134,7 @@ def _between_steps(state: State, limits: Limits) -> Action:
     last = state.last_step
     end = _end_after(state, last) if last else None
     if end is not None:
-        return Append((end,))
+        return Stop(end) if end.reason == "completed" else Append((end,))
     if state.steps >= limits.steps_per_turn:
         return Append((TurnEnd(reason="max_steps", message=f"{state.steps} steps"),))
     return Append(_claims(state, new_turn=False))

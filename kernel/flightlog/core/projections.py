@@ -26,6 +26,8 @@ from flightlog_hookspecs.events import (
     InboxSplice,
     LetterTaken,
     PluginFault,
+    PluginLoaded,
+    PluginUnloaded,
     Record,
     RequestFailed,
     RequestHeader,
@@ -324,7 +326,7 @@ def _name(event: Event) -> str | None:
             return displayed(event.by)
         case LetterTaken():
             return event.verb
-        case PluginFault():
+        case PluginFault() | PluginLoaded() | PluginUnloaded():
             return displayed(event.plugin)
         case AssistantDelta():
             return event.type
@@ -362,6 +364,8 @@ def _status(event: Event) -> str | None:
             return event.decision
         case LetterTaken():
             return event.outcome
+        case PluginLoaded() | PluginUnloaded():
+            return displayed(event.version)
         case PluginFault():
             return displayed(event.hook)
         case SessionRepaired():

@@ -11,8 +11,10 @@ from attrs import frozen
 from flightlog.core.growing_set import GrowingSet
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.events import (
+    ApprovalDecided,
     AssistantMessage,
     Decision,
+    PluginVersion,
     RequestFailed,
     RequestHeader,
     RequestRetry,
@@ -26,6 +28,7 @@ from flightlog_hookspecs.tools import Outcome
 NO_USAGE: Final = Usage()
 NO_QUESTIONS: Final[GrowingSet[int]] = GrowingSet()
 NO_LETTERS: Final[GrowingSet[str]] = GrowingSet()
+NO_DECISIONS: Final[Mapping[str, Decision]] = MappingProxyType({})
 NO_CONTEXT: Final[Mapping[str, str]] = MappingProxyType({})
 AttemptPhase = Literal["none", "open", "failed", "answered"]
 
@@ -44,8 +47,9 @@ class Pending:
 class Call:
     """A call of the step's assistant message. Answered once `outcome` is set.
 
-    `asked_seq` is the row of the question about it, `decision` the answer to it. A `doubtful` one was not
-    started in the rows that a repair kept, but may have been in those that were lost.
+    `asked_seq` is the row of the question about it, `decided` the answer to it, `changed` the arguments
+    that guards gave it in place of its own. A `doubtful` one was not started in the rows that a repair
+    kept, but may have been in those that were lost.
     """
 
     position: int
@@ -55,9 +59,15 @@ class Call:
     started: ToolCall | None = None
     started_seq: int | None = None
     asked_seq: int | None = None
-    decision: Decision | None = None
+    changed: str | None = None
+    decided: ApprovalDecided | None = None
     outcome: Outcome | None = None
     doubtful: bool = False
+
+    @property
+    def decision(self) -> Decision | None:
+        """The answer to the question about it, if there is one."""
+        return self.decided.decision if self.decided else None
 
 
 @frozen(kw_only=True, slots=False)
@@ -88,7 +98,8 @@ class State:
     whose `user/message` has not been seen yet (empty between appends); `questions` the rows of all
     approvals ever asked, `letters` the ids of all letters ever taken; `context` what
     messages last said of each prompt section ("": that it no longer applies); `lock` numbers the
-    session's lock that its owner holds; `repair` is the id of the last repair.
+    session's lock that its owner holds; `plugins` are those registered; `remembered` holds what a
+    person decided about a tool, to be remembered; `repair` is the id of the last repair.
     """
 
     uid: str = ""
@@ -106,6 +117,8 @@ class State:
     last_step: Step | None = None
     questions: GrowingSet[int] = NO_QUESTIONS
     letters: GrowingSet[str] = NO_LETTERS
+    plugins: tuple[PluginVersion, ...] = ()
+    remembered: Mapping[str, Decision] = NO_DECISIONS
     header: RequestHeader | None = None
     header_seq: int = 0
     context: Mapping[str, str] = NO_CONTEXT
@@ -121,6 +134,13 @@ class State:
     def invocations(self) -> str:
         """What the invocation ids of calls made now begin with. Calls in rows that were lost had another."""
         return f"{self.uid}.{self.repair}" if self.repair else self.uid
+
+    @property
+    def suspended(self) -> bool:
+        """Whether the open turn waits for answers about calls, and nothing in it is in doubt."""
+        calls = self.step.unanswered if self.step else ()
+        asked = any(call.asked_seq is not None for call in calls)
+        return asked and not any(call.started or call.doubtful for call in calls)
 
     @property
     def place(self) -> tuple[int | None, int | None]:

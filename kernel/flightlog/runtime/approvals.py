@@ -1,4 +1,8 @@
-"""Questions about calls, and the people who answer them."""
+"""Questions about calls, and the people who answer them.
+
+A question and its answer stand in the log, so both outlive the process: a turn whose calls wait for
+nothing but answers is suspended, and the next owner goes on from there.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import trio
 from attrs import frozen
 
 from flightlog.core.fold import asked_about
-from flightlog.core.state import State
+from flightlog.core.state import Call, State
 from flightlog.runtime.journal import Journal
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import ApprovalAsked, ApprovalDecided
@@ -33,53 +37,75 @@ class Approvals:
     def __init__(self, journal: Journal, *, has_approver: bool) -> None:
         self._journal = journal
         self._has_approver = has_approver
-        self._answered: dict[int, trio.Event] = {}
-        self._answers: dict[int, ApprovalDecided] = {}
+        self._news = trio.Event()
+        self._waits = True
 
-    async def ask(self, question: ApprovalAsked) -> ApprovalDecided:
-        """Ask, durably, and wait for the answer. Cancelling leaves the question to whoever closes the turn."""
-        (record,) = await self._journal.append(question, barrier=True)
-        if not self._has_approver:
-            denied = ApprovalDecided(
-                asked_seq=record.seq, decision="denied", by=NOBODY, reason="There is no approver in this session."
-            )
-            await self._journal.append(denied, barrier=True)
-            return denied
-        answered = self._answered[record.seq] = trio.Event()
-        try:
-            await answered.wait()
-        finally:
-            del self._answered[record.seq]
-        return self._answers.pop(record.seq)
+    def wait(self, *, waits: bool) -> None:
+        """Whether whoever asks is to wait for an answer from now on, or to leave the call for later."""
+        self._waits = waits
+        self.tell()
 
-    async def decide(self, seq: int, *, allow: bool, by: str, reason: str) -> bool:
+    async def ask(self, question: ApprovalAsked) -> None:
+        """Ask, durably."""
+        await self._journal.append(question, barrier=True)
+
+    async def answer_about(self, position: int) -> ApprovalDecided | None:
+        """The answer about the call at `position`, which was asked about; waits for it if need be.
+
+        None when it is not to be waited for. Cancelling leaves the question to whoever closes the turn.
+        """
+        while (call := self._call(position)).decided is None:
+            if not self._has_approver:
+                await self._journal.append(lambda state: _denied(state, call), barrier=True)
+                continue
+            if not self._waits:
+                return None
+            await self._news.wait()
+        return call.decided
+
+    async def decide(self, seq: int, *, allow: bool, by: str, reason: str, remember: bool) -> bool:
         """Record an answer; durable when it returns. False when the question was settled before."""
         if seq not in self._journal.state.questions:
             raise UsageError(f"session {self._journal.session!r} has asked no question at seq {seq}")
-        answer = ApprovalDecided(asked_seq=seq, decision="allowed" if allow else "denied", by=by, reason=reason)
+        decision = ApprovalDecided(
+            asked_seq=seq, decision="allowed" if allow else "denied", by=by, reason=reason, remember=remember
+        )
         counts = False
 
         def recorded(state: State) -> ApprovalDecided:
             nonlocal counts
             counts = asked_about(state, seq) is not None
-            return answer
+            return decision
 
         await self._journal.append(recorded, barrier=True)
-        if counts:
-            self.deliver(answer)
+        self.tell()
         return counts
 
-    def deliver(self, answer: ApprovalDecided) -> None:
-        """Let the call that waits for `answer`, which stands in the log and counts, go on."""
-        if answer.asked_seq in self._answered:
-            self._answers[answer.asked_seq] = answer
-            self._answered[answer.asked_seq].set()
+    def tell(self) -> None:
+        """An answer has come into the log: let the call that waits for it go on."""
+        self._news.set()
+        self._news = trio.Event()
 
     def open(self) -> list[Question]:
         """The questions that still wait for an answer, in call order."""
         step = self._journal.state.step
         return [
-            Question(seq=call.asked_seq, call_id=call.call_id, name=call.name, arguments=call.arguments)
+            Question(seq=call.asked_seq, call_id=call.call_id, name=call.name, arguments=call.changed or call.arguments)
             for call in (step.calls if step else ())
-            if call.asked_seq is not None and call.decision is None and call.outcome is None
+            if call.asked_seq is not None and call.decided is None and call.outcome is None
         ]
+
+    def _call(self, position: int) -> Call:
+        step = self._journal.state.step
+        assert step is not None, "calls are asked about inside their step"
+        return step.calls[position]
+
+
+def _denied(state: State, call: Call) -> ApprovalDecided | tuple[()]:
+    """That nobody is there to answer, unless somebody has."""
+    assert call.asked_seq is not None, "only a question is denied"
+    if asked_about(state, call.asked_seq) is None:
+        return ()
+    return ApprovalDecided(
+        asked_seq=call.asked_seq, decision="denied", by=NOBODY, reason="There is no approver in this session."
+    )

@@ -6,15 +6,18 @@ It has no opinion of its own: what happens is decided by `core/plan.py`, how a t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import trio
+from attrs import evolve
 
 from flightlog.core.context import given, joined, news
 from flightlog.core.history import EncodedRequest, Place, Prefix
-from flightlog.core.inbox import removed, waiting
+from flightlog.core.inbox import accepted, removed, waiting
 from flightlog.core.limits import PROVE_PAGE_MESSAGES
-from flightlog.core.plan import Append, Idle, RunTools, SendRequest, follow, plan, retry_after
+from flightlog.core.plan import Append, Idle, RunTools, SendRequest, Stop, follow, plan, retry_after
 from flightlog.core.request import assert_request_reconstructable, changes
 from flightlog.core.state import Call, State
 from flightlog.runtime.closing import close_turn
@@ -23,21 +26,29 @@ from flightlog.runtime.journal import Journal
 from flightlog.runtime.model_call import DeltaRecorder, call_model
 from flightlog.runtime.plugins import encoder
 from flightlog.runtime.prompting import Prompt
+from flightlog.runtime.registry import Registry
 from flightlog.runtime.surroundings import Surroundings
 from flightlog.runtime.tool_runner import ToolRunner
 from flightlog.store.codec import EventRow, decode, decode_message
 from flightlog_hookspecs.adapters import Adapter, Request
+from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.errors import FlightlogError, ProviderError, StoreError
 from flightlog_hookspecs.events import (
     Event,
     Head,
+    InboxSplice,
     Message,
+    PluginLoaded,
+    PluginUnloaded,
+    PluginVersion,
     RequestFailed,
     RequestHeader,
+    RequestRetry,
     RequestSent,
     TurnEnd,
     UserMessage,
 )
+from flightlog_hookspecs.hooks import FailedRequest, RequestView, StepView, StoppingTurn, Switch
 
 
 class Driver:
@@ -47,7 +58,7 @@ class Driver:
         self._journal = journal
         self._around = around
         self._model = model
-        self._prompt = Prompt(system, around.registry.sections, around.threads)
+        self._prompt = Prompt(system, around.registry, around.threads)
         self._encoded: EncodedRequest | None = None
         self._proven_header: RequestHeader | None = None
         self._scope: trio.CancelScope | None = None
@@ -110,18 +121,39 @@ class Driver:
                     return
                 case Append():
                     await self._write()
+                case Stop(end=end):
+                    await self._stop(end)
                 case SendRequest(attempt=attempt, delay_ms=delay_ms):
                     if delay_ms:
                         await trio.sleep(delay_ms / 1000)
                     await self._request(attempt)
                 case RunTools(calls=calls):
                     await self._run_tools(calls)
+                    if self._journal.state.suspended:
+                        return  # what is left waits for people, and nobody waits for them
 
     async def _write(self, *events: Event, times_us: Sequence[int] = ()) -> None:
         """Commit `events` together with all that follows from them, or from the state when there are none."""
         journal = self._journal
         # Decided when the append's turn has come: until then messages may be edited, withdrawn or added.
-        await journal.append(lambda state: follow(state, journal.seq, events, self._around.limits), times_us=times_us)
+        stops = not self._around.hooks.any_at("turn_stopping")
+        await journal.append(
+            lambda state: follow(state, journal.seq, events, self._around.limits, stops=stops), times_us=times_us
+        )
+
+    async def _stop(self, end: TurnEnd) -> None:
+        """Let the turn end, unless a hook has more for the model."""
+        state = self._journal.state
+        view = StoppingTurn(
+            session=self._journal.session, turn=state.turn, steps=state.steps, text=state.text, usage=state.usage
+        )
+        opinion = await self._around.hooks.turn_stopping(view)
+        await self._journal.append(*opinion.faults)
+        for content in opinion.added:
+            message_id = self._journal.clock.new_id()
+            await self._journal.append(partial(_steered, message_id, content))
+        if not opinion.added:
+            await self._write(end)
 
     async def _run_tools(self, calls: tuple[Call, ...]) -> None:
         runner = ToolRunner(self._journal, self._around)
@@ -134,12 +166,18 @@ class Driver:
     async def _request(self, attempt: int) -> None:
         """Make one attempt: prove the request, log it, send it, log its end."""
         journal = self._journal
-        if journal.state.header is None or (journal.state.step and journal.state.step.attempt == 0):
-            await self._prepare()
-        assert journal.state.header is not None, "there is one by the first attempt"
-        head = journal.state.header.head
-        adapter, _ = self._around.registry.adapter_of(f"{head.adapter}:{head.model}")
+        veto = await self._prepare()
+        if veto:
+            await close_turn(journal, TurnEnd(reason="blocked", message=veto))
+            return
+        state = journal.state
+        assert state.header is not None, "there is one by the first attempt"
+        head = state.header.head
+        registered, _ = self._around.registry.adapter_of(f"{head.adapter}:{head.model}")
+        adapter = registered.item
         encoded = await self._prove(adapter, head)
+        if await self._is_vetoed(attempt, encoded):
+            return
         sent = RequestSent(
             attempt=attempt,
             header_seq=journal.state.header_seq,
@@ -151,27 +189,72 @@ class Driver:
         journal.on_boundary("request", journal.session, journal.seq)
         request = Request(head=head, messages=Prefix(encoded.messages), fragments=Prefix(encoded.fragments))
         recorder = DeltaRecorder(journal, attempt, self._around.limits.delta_flush_ms)
-        answer = await call_model(journal, adapter, request, recorder, self._around.limits)
-        ending: list[Event] = []
-        if isinstance(answer, ProviderError):
-            failed = RequestFailed(
-                attempt=attempt, failure=answer.kind, message=answer.message, retryable=answer.retryable
-            )
-            retry = retry_after(failed, answer.retry_after_s, self._around.limits)
-            ending += [failed, retry] if retry else [failed]
-        else:
-            ending.append(answer)
+        with registered.plugin.running():
+            answer = await call_model(journal, adapter, request, recorder, self._around.limits)
+        ending: list[Event] = (
+            await self._failure(attempt, head, answer) if isinstance(answer, ProviderError) else [answer]
+        )
         deltas, times_us = recorder.drain()
         await self._write(*deltas, *ending, times_us=times_us)
 
-    async def _prepare(self) -> None:
-        """Log what the model is to be told before the first attempt of a step: a new head, news of sections.
+    async def _is_vetoed(self, attempt: int, encoded: EncodedRequest) -> bool:
+        """Whether a guard keeps the request from being sent; then the turn is closed."""
+        journal, hooks = self._journal, self._around.hooks
+        if not hooks.any_at("before_request"):
+            return False
+        view = RequestView(
+            session=journal.session,
+            turn=journal.state.turn,
+            step=journal.state.steps,
+            attempt=attempt,
+            head=encoded.head,
+            messages=Prefix(encoded.messages),
+        )
+        opinion = await hooks.before_request(view)
+        await journal.append(*opinion.faults)
+        if opinion.veto:
+            await close_turn(journal, TurnEnd(reason="blocked", message=opinion.veto))
+        return bool(opinion.veto)
 
-        A changed head starts a new generation, at the first step of a turn only.
+    async def _failure(self, attempt: int, head: Head, error: ProviderError) -> list[Event]:
+        """That the attempt failed, and what is done about it: what a hook says, else what the limits say."""
+        hooks, limits = self._around.hooks, self._around.limits
+        failed = RequestFailed(attempt=attempt, failure=error.kind, message=error.message, retryable=error.retryable)
+        retry = retry_after(failed, error.retry_after_s, limits)
+        left = max(0, limits.attempts_per_step - attempt)
+        if not hooks.any_at("on_request_error"):
+            return [failed, retry] if retry else [failed]
+        state = self._journal.state
+        view = FailedRequest(
+            session=self._journal.session,
+            turn=state.turn,
+            step=state.steps,
+            attempt=attempt,
+            model=f"{head.adapter}:{head.model}",
+            failure=error.kind,
+            message=error.message,
+            retryable=error.retryable,
+            retry_after_s=error.retry_after_s,
+            attempts_left=left,
+        )
+        advice = await hooks.on_request_error(view)
+        if advice.answer is not None and left:
+            model = advice.answer.model if isinstance(advice.answer, Switch) else ""
+            retry = RequestRetry(attempt=attempt + 1, delay_ms=round(advice.answer.after_s * 1000), model=model)
+        return [*advice.faults, failed, *([retry] if retry else [])]
+
+    async def _prepare(self) -> str:
+        """Log what the model is to be told before an attempt; returns why a guard forbids the step, if one does.
+
+        Before the first attempt of a step: news of sections, what hooks add and, in the first step of a
+        turn, a changed head, which starts a new generation. Before a later one: the head of another model.
         """
         journal = self._journal
         state = journal.state
         assert state.step is not None, "requests are made inside a step"
+        if state.header is not None and state.step.attempt:
+            await journal.append(lambda state: _switched(state, self._around.registry))
+            return ""
         anew = state.header is None or state.step.number == 1
         static, runtime, faults = await self._prompt.rendered(given(state), anew=anew)
         due: list[Event] = [*faults]
@@ -180,8 +263,18 @@ class Driver:
             head = self._around.registry.head(self._model, system)
             if reason := changes(state.header, head):
                 due.append(RequestHeader(head=head, reason=reason, sections=spans))
+            due += _changed_plugins(state.plugins, self._around.registry.versions)
         texts, new_id = static | runtime, journal.clock.new_id
         await journal.append(*due, lambda state: _told(state, texts, new_id))
+        if not self._around.hooks.any_at("before_step"):
+            return ""
+        view = StepView(
+            session=journal.session, turn=state.turn, step=state.step.number, messages=journal.history.messages()
+        )
+        opinion = await self._around.hooks.before_step(view)
+        added = [UserMessage(message_id=new_id(), content=content, source="plugin") for content in opinion.added]
+        await journal.append(*opinion.faults, *added)
+        return opinion.veto
 
     async def _prove(self, adapter: Adapter, head: Head) -> EncodedRequest:
         """The request, encoded; proven to be what the log says. See `assert_request_reconstructable`.
@@ -237,6 +330,30 @@ def _told(state: State, texts: Mapping[str, str], new_id: Callable[[], str]) -> 
         UserMessage(message_id=new_id(), content=content, source="context", section=section)
         for section, content in news(given(state), texts)
     ]
+
+
+def _steered(message_id: str, content: tuple[Block, ...], state: State) -> InboxSplice:
+    """A message of a plugin that the turn goes on for."""
+    return evolve(accepted(state, "steer", message_id, content), source="plugin")
+
+
+def _changed_plugins(logged: Sequence[PluginVersion], registered: Sequence[PluginVersion]) -> list[Event]:
+    """What was taken back and registered since the log last said which plugins there are."""
+    gone, new = Counter(logged) - Counter(registered), Counter(registered) - Counter(logged)
+    return [
+        *(PluginUnloaded(plugin=plugin.name, version=plugin.version) for plugin in gone.elements()),
+        *(PluginLoaded(plugin=plugin.name, version=plugin.version) for plugin in new.elements()),
+    ]
+
+
+def _switched(state: State, registry: Registry) -> Sequence[Event]:
+    """The head of the model that the next attempt is to be made with, when it is another one."""
+    retry, header = state.step.retry if state.step else None, state.header
+    if retry is None or header is None or retry.model in ("", f"{header.head.adapter}:{header.head.model}"):
+        return ()
+    adapter, model = registry.adapter_of(retry.model)
+    head = evolve(header.head, adapter=adapter.item.name, model=model)
+    return (RequestHeader(head=head, reason=changes(header, head), sections=header.sections),)
 
 
 def _end_for(errors: list[BaseException], cause: str) -> TurnEnd | None:

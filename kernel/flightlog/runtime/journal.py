@@ -43,7 +43,10 @@ once. The function may raise to call the whole append off.
 
 
 class Journal:
-    """Appends to one session and knows its state. One per owned session; `leave` it in the end."""
+    """Appends to one session and knows its state. One per owned session; `leave` it in the end.
+
+    `opened_behind` is the last row of the owner before.
+    """
 
     def __init__(
         self,
@@ -63,6 +66,7 @@ class Journal:
         self.on_boundary = on_boundary
         self.history: History = replay.history
         self.reached = Reached(replay.state, replay.seq, replay.digest)
+        self.opened_behind = replay.seq
         self.stay = self.feed.own(self.seq)
         self._commits = commits
         commits.join()

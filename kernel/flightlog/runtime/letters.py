@@ -24,7 +24,7 @@ from flightlog.runtime.journal import Journal
 from flightlog.store.letter_codec import decode_letter
 from flightlog.store.store import Store
 from flightlog_hookspecs.errors import Fenced, ForkedProcess, LogCorrupt, StoreError, StoreStopped
-from flightlog_hookspecs.events import ApprovalDecided, Event, LetterTaken, Record
+from flightlog_hookspecs.events import Event, LetterTaken, Record
 
 POLL_S: Final = 0.02
 """How often the file is asked whether a letter has come: seldom enough to cost nothing, often enough to answer."""
@@ -71,9 +71,7 @@ class Letterbox:
         if isinstance(letter.body, Stop):
             self._driver.cancel(letter.body.cause, now=letter.body.now)
         elif isinstance(letter.body, Answer):
-            decided = records[0].event
-            assert isinstance(decided, ApprovalDecided), "an answer that counts is in the log"
-            self._approvals.deliver(decided)
+            self._approvals.tell()
 
 
 class Reader(Protocol):

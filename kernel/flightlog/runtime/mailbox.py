@@ -55,10 +55,18 @@ class Mailbox:
         return await self._send("inject", content, key)
 
     async def approve(
-        self, seq: int, *, allow: bool = True, by: str = "user", reason: str = "", key: str | None = None
+        self,
+        seq: int,
+        *,
+        allow: bool = True,
+        by: str = "user",
+        reason: str = "",
+        remember: bool = False,
+        key: str | None = None,
     ) -> Posted:
         """As `Session.approve`: answer the question at `seq`."""
-        return await self._post("approve", Answer(asked_seq=seq, allow=allow, by=by, reason=reason), key)
+        answer = Answer(asked_seq=seq, allow=allow, by=by, reason=reason, remember=remember)
+        return await self._post("approve", answer, key)
 
     async def cancel(
         self, cause: str = "user", *, now: bool = False, keep_queue: bool = True, key: str | None = None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 import trio
 
-from flightlog.runtime.error_groups import described, leaves
+from flightlog.runtime.error_groups import described, leaves, single_error
 
 T = TypeVar("T")
 
@@ -38,8 +39,20 @@ async def _called(
     body: Callable[..., T | Awaitable[T]], arguments: tuple[object, ...], threads: trio.CapacityLimiter
 ) -> T:
     if inspect.iscoroutinefunction(body):
-        answer: T = await body(*arguments)
-        return answer
+        return await in_own_task(partial(body, *arguments))
     # Boxed, since trio refuses a coroutine as a thread's result.
     (value,) = await trio.to_thread.run_sync(lambda: (body(*arguments),), abandon_on_cancel=True, limiter=threads)
-    return await value if inspect.isawaitable(value) else value
+    return await in_own_task(lambda: value) if inspect.isawaitable(value) else value
+
+
+async def in_own_task(function: Callable[[], Awaitable[T]]) -> T:
+    """What awaiting `function()` yields. A task or scope that it leaves open is its own error, not its caller's."""
+    outcome: list[T] = []
+
+    async def run() -> None:
+        outcome.append(await function())
+
+    with single_error():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+    return outcome[0]

@@ -1,69 +1,239 @@
-"""The registry: what plugins offer, and the quarantine for those that are broken.
+"""How plugins enter: each on its own, as a whole or not at all, and quarantine for those that are broken.
 
-pluggy carries registration only. Each plugin enters on its own and all or nothing: one that fails
-is listed with its error, everything else works.
+pluggy carries registration only: its callers stop at the first raise and cannot time a hook out, so
+what happens in the loop is done by objects that are called one by one.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from typing import get_args
+import os
+import threading
+import traceback
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from importlib.metadata import EntryPoint
+from typing import Any, Final, TypeVar, get_args
 
 import pluggy
-from attrs import define, field, frozen
 
 from flightlog.core.context import HOST_SECTION
-from flightlog.core.tool_schema import PreparedTool, prepare
+from flightlog.core.tool_schema import prepare
 from flightlog.runtime.error_groups import described
-from flightlog.runtime.guards import Guard
-from flightlog.runtime.prompting import Section
+from flightlog.runtime.registration import Registration
+from flightlog.runtime.registry import Loaded, Offer, PluginProblem, Registered, Registry
 from flightlog_hookspecs import specs
 from flightlog_hookspecs.adapters import Adapter
 from flightlog_hookspecs.errors import PluginError, UsageError
 from flightlog_hookspecs.events import Head, Message, PluginVersion
-from flightlog_hookspecs.hooks import Hook
-from flightlog_hookspecs.markers import PROJECT
+from flightlog_hookspecs.hooks import Hook, Point
+from flightlog_hookspecs.markers import CONTRACT_VERSION, PROJECT
 from flightlog_hookspecs.prompt import PromptSection, SectionKind
+from flightlog_hookspecs.subagents import Subagent
 from flightlog_hookspecs.tools import Tool
 
+LOAD_LIMIT_S: Final = 10.0
+"""A discovered plugin that takes longer to import and register is left out."""
 
-@frozen(kw_only=True)
-class PluginProblem:
-    """A plugin that was left out, and why."""
+ALLOW_VARIABLE: Final = "FLIGHTLOG_LOAD_PLUGINS"
+CONTRACT_ATTRIBUTE: Final = "flightlog_contract"
 
-    name: str
-    error: str
+T = TypeVar("T")
+Discover = bool | Collection[str]
 
 
-@define
-class Registry:
-    """Everything registered, by name. The loop asks it and knows no capability itself."""
+def load_plugins(*, discover: Discover, plugins: Sequence[object]) -> Registry:
+    """A registry filled from `plugins` and, with `discover`, from installed entry points.
 
-    tools: dict[str, PreparedTool] = field(factory=dict)
-    adapters: dict[str, Adapter] = field(factory=dict)
-    sections: dict[str, Section] = field(factory=dict)
-    guards: list[Guard] = field(factory=list)
-    versions: list[PluginVersion] = field(factory=list)
-    problems: list[PluginProblem] = field(factory=list)
+    `discover` may name the entry points to load; with True, the environment variable FLIGHTLOG_LOAD_PLUGINS
+    may (comma-separated). A discovered plugin that fails is quarantined; one that was passed in raises
+    `PluginError`.
+    """
+    registry = Registry()
+    for plugin in plugins:
+        register(registry, plugin)
+    if discover is not False:
+        _discover(registry, _allowed() if discover is True else discover)
+    return registry
 
-    def adapter_of(self, model: str) -> tuple[Adapter, str]:
-        """The adapter of "adapter:model" and the model's own name. Raises `UsageError`."""
-        name, colon, rest = model.partition(":") if isinstance(model, str) else ("", "", "")
-        if not colon or not rest:
-            raise UsageError(f"model {model!r} is not of the form 'adapter:model', for example 'scripted:echo'")
-        adapter = self.adapters.get(name)
-        if adapter is None:
-            known = ", ".join(sorted(self.adapters)) or "none"
-            broken = "".join(f" Plugin {problem.name!r} was left out: {problem.error}" for problem in self.problems)
-            raise UsageError(f"no adapter named {name!r} (known: {known}). Install or pass its plugin.{broken}")
-        return adapter, rest
 
-    def head(self, model: str, system: str) -> Head:
-        """The head that a request with this system text would have now."""
-        adapter, name = self.adapter_of(model)
-        tools = tuple(self.tools[tool].spec for tool in sorted(self.tools))
-        return Head(adapter=adapter.name, model=name, system=system, tools=tools)
+def register(registry: Registry, plugin: object) -> Registration:
+    """Register `plugin` in the scope of `registry`. Raises `PluginError`, and nothing is registered."""
+    name = getattr(plugin, "__name__", type(plugin).__name__)
+    version = PluginVersion(name=name, version=str(getattr(plugin, "__version__", "")))
+    try:
+        offer = offered(plugin, version)
+        registry.enter(offer)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise PluginError(name, "registration", described(error)) from error
+    return Registration(registry, offer)
+
+
+def _allowed() -> Collection[str] | None:
+    names = os.environ.get(ALLOW_VARIABLE)
+    return None if names is None else [name.strip() for name in names.split(",")]
+
+
+def _discover(registry: Registry, allowed: Collection[str] | None) -> None:
+    from importlib.metadata import entry_points
+
+    given = {version.name for version in registry.versions}
+    for entry in sorted(entry_points(group=PROJECT), key=lambda entry: entry.name):
+        if entry.value in given or (allowed is not None and entry.name not in allowed):
+            continue
+        plugin: list[object] = []
+        try:
+            registry.enter(_within(LOAD_LIMIT_S, partial(_loaded, entry, plugin)))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            # Whatever an import or a hook does, it costs that plugin only.
+            where = _where(error, plugin[0] if plugin else None)
+            registry.problems.append(PluginProblem(name=entry.name, error=described(error), where=where))
+
+
+def _loaded(entry: EntryPoint, plugin: list[object]) -> Offer:
+    """What the entry point offers; `plugin` is given the plugin itself as soon as it is there."""
+    loaded = entry.load()
+    plugin.append(loaded)
+    version = PluginVersion(name=entry.name, version=entry.dist.version if entry.dist else "")
+    return offered(loaded() if inspect.isclass(loaded) else loaded, version)
+
+
+def _within(limit_s: float, work: Callable[[], T]) -> T:
+    """What `work` returns, run in a thread that is left behind when it takes too long."""
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="flightlog-plugin", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if failed:
+        raise failed[0]
+    if not done:
+        raise TimeoutError(f"did not finish loading within {limit_s:g} s")
+    return done[0]
+
+
+def _where(error: BaseException, plugin: object) -> str:
+    """File and line of the plugin that `error` leads to."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    ours = os.path.dirname(os.path.dirname(__file__))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        foreign = frame.filename.startswith(
+            (ours, "<", os.path.dirname(pluggy.__file__), os.path.dirname(inspect.__file__))
+        )
+        if not foreign:
+            return f"{frame.filename}:{frame.lineno}"
+    if isinstance(error, pluggy.PluginValidationError):
+        for name, function in inspect.getmembers(plugin, callable):
+            if hasattr(function, f"{PROJECT}_impl") and name in str(error):
+                code = inspect.unwrap(function).__code__
+                return f"{code.co_filename}:{code.co_firstlineno}"
+    return str(getattr(plugin, "__file__", ""))
+
+
+def offered(plugin: object, version: PluginVersion) -> Offer:
+    """All that `plugin` registers, checked. Raises whatever is wrong with it."""
+    needed = getattr(plugin, CONTRACT_ATTRIBUTE, CONTRACT_VERSION)
+    _expect(isinstance(needed, int), f"{CONTRACT_ATTRIBUTE} must be a number, not {needed!r}")
+    _expect(
+        needed <= CONTRACT_VERSION,
+        f"needs version {needed} of the plugin contract, this flightlog has {CONTRACT_VERSION}: upgrade flightlog",
+    )
+    # A manager of its own: pluggy's callers stop at the first raise, which must cost one plugin only.
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(specs)
+    manager.register(plugin, version.name)
+    _expect(bool(manager.get_hookcallers(plugin)), f"{plugin!r:.200} has no hooks: is @hookimpl missing?")
+    manager.check_pending()  # finds a misspelt hook, which would otherwise never be called
+    offer = Offer(plugin=Loaded(version))
+    manager.hook.register_hooks(register=lambda hook: offer.hooks.append(Registered(_hook(hook), offer.plugin)))
+    manager.hook.register_tools(register=lambda tool: _take(offer, offer.tools, "tool", _tool(tool, version)))
+    manager.hook.register_adapters(register=lambda one: _take(offer, offer.adapters, "adapter", _adapter(one)))
+    manager.hook.register_prompt_sections(
+        register=lambda section: _take(offer, offer.sections, "prompt section", _section(section))
+    )
+    manager.hook.register_subagents(register=lambda one: _take(offer, offer.subagents, "subagent", _subagent(one)))
+    return offer
+
+
+def _take(offer: Offer, table: dict[str, Registered[T]], what: str, named: tuple[str, T]) -> None:
+    name, item = named
+    _expect(name not in table, f"{what} {name!r} exists already")
+    table[name] = Registered(item, offer.plugin)
+
+
+def _tool(tool: Tool, version: PluginVersion) -> tuple[str, Any]:
+    _expect(isinstance(tool, Tool), f"register_tools was given {tool!r}, not a Tool")
+    return tool.name, prepare(tool, version.name, version.version)
+
+
+def _adapter(adapter: Adapter) -> tuple[str, Adapter]:
+    _expect(isinstance(adapter, Adapter), f"register_adapters was given {adapter!r}, not an Adapter")
+    _expect(
+        isinstance(adapter.name, str) and adapter.name != "" and ":" not in adapter.name,
+        f"adapter name {adapter.name!r} must be a string without a colon: models are named 'adapter:model'",
+    )
+    return adapter.name, adapter
+
+
+def _section(section: PromptSection) -> tuple[str, PromptSection]:
+    _expect(isinstance(section, PromptSection), f"register_prompt_sections was given {section!r}")
+    _expect(
+        isinstance(section.name, str) and isinstance(section.rank, int) and callable(section.render),
+        f"prompt section {section!r}: name must be a string, rank a number, render a function",
+    )
+    _expect(
+        section.kind in get_args(SectionKind) and section.limit_s > 0,
+        f"prompt section {section.name!r}: no such kind, or no time limit",
+    )
+    _expect(section.name not in ("", HOST_SECTION), f"prompt section {section.name!r}: this name is the host's")
+    return section.name, section
+
+
+def _subagent(subagent: Subagent) -> tuple[str, Subagent]:
+    _expect(isinstance(subagent, Subagent), f"register_subagents was given {subagent!r}, not a Subagent")
+    _expect(
+        isinstance(subagent.name, str) and subagent.name != "",
+        f"a subagent's name must be a string, not {subagent.name!r}",
+    )
+    return subagent.name, subagent
+
+
+def _hook(hook: Hook) -> Hook:
+    _expect(isinstance(hook, Hook), f"register_hooks was given {hook!r}, not a Hook")
+    _expect(isinstance(hook.name, str) and hook.name != "", f"a hook's name must be a string, not {hook.name!r}")
+    _expect(callable(hook.body) and _takes_one(hook.body), f"hook {hook.name!r}: its body must take one argument")
+    _expect(
+        hook.point in get_args(Point) and hook.limit_s > 0,
+        f"hook {hook.name!r}: there is no point {hook.point!r}, or no time limit",
+    )
+    return hook
+
+
+def _takes_one(body: Callable[..., object]) -> bool:
+    try:
+        inspect.signature(body).bind(object())
+    except TypeError:
+        return False
+    except ValueError:
+        return True  # a builtin that does not say what it takes
+    return True
+
+
+def _expect(condition: bool, message: str) -> None:
+    if not condition:
+        raise UsageError(message)
 
 
 def encoder(adapter: Adapter) -> Callable[[Head | Message], bytes]:
@@ -81,124 +251,3 @@ def encoder(adapter: Adapter) -> Callable[[Head | Message], bytes]:
         return fragment
 
     return encode
-
-
-def load_plugins(*, discover: bool, plugins: Sequence[object]) -> Registry:
-    """A registry filled from `plugins` and, with `discover`, from installed entry points.
-
-    A discovered plugin that fails is quarantined; one that was passed in raises `PluginError`.
-    """
-    registry = Registry()
-    for plugin in plugins:
-        name = getattr(plugin, "__name__", type(plugin).__name__)
-        version = str(getattr(plugin, "__version__", ""))
-        try:
-            _enter(registry, plugin, PluginVersion(name=name, version=version))
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            raise PluginError(name, "registration", described(error)) from error
-    if discover:
-        _discover(registry)
-    return registry
-
-
-def _discover(registry: Registry) -> None:
-    from importlib.metadata import entry_points
-
-    given = {version.name for version in registry.versions}
-    for entry in sorted(entry_points(group=PROJECT), key=lambda entry: entry.name):
-        if entry.value in given:
-            continue
-        try:
-            plugin = entry.load()
-            version = PluginVersion(name=entry.name, version=entry.dist.version if entry.dist else "")
-            _enter(registry, plugin() if inspect.isclass(plugin) else plugin, version)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            # Whatever an import or a hook does, it costs that plugin only.
-            registry.problems.append(PluginProblem(name=entry.name, error=described(error)))
-
-
-def _enter(registry: Registry, plugin: object, version: PluginVersion) -> None:
-    """Register `plugin` completely or not at all."""
-    # A manager of its own: pluggy's callers stop at the first raise, which must cost one plugin only.
-    manager = pluggy.PluginManager(PROJECT)
-    manager.add_hookspecs(specs)
-    manager.register(plugin, version.name)
-    _expect(bool(manager.get_hookcallers(plugin)), f"{plugin!r:.200} has no hooks: is @hookimpl missing?")
-    manager.check_pending()  # finds a misspelt hook, which would otherwise never be called
-    tools: dict[str, PreparedTool] = {}
-    adapters: dict[str, Adapter] = {}
-    sections: dict[str, Section] = {}
-
-    def take_tool(tool: Tool) -> None:
-        _expect(isinstance(tool, Tool), f"register_tools was given {tool!r}, not a Tool")
-        _expect(tool.name not in registry.tools and tool.name not in tools, f"tool {tool.name!r} exists already")
-        tools[tool.name] = prepare(tool, version.name, version.version)
-
-    def take_adapter(adapter: Adapter) -> None:
-        _expect(isinstance(adapter, Adapter), f"register_adapters was given {adapter!r}, not an Adapter")
-        _expect(
-            isinstance(adapter.name, str) and adapter.name != "" and ":" not in adapter.name,
-            f"adapter name {adapter.name!r} must be a string without a colon: models are named 'adapter:model'",
-        )
-        _expect(
-            adapter.name not in registry.adapters and adapter.name not in adapters,
-            f"adapter {adapter.name!r} exists already",
-        )
-        adapters[adapter.name] = adapter
-
-    def take_section(section: PromptSection) -> None:
-        _expect(isinstance(section, PromptSection), f"register_prompt_sections was given {section!r}")
-        _expect(
-            isinstance(section.name, str) and isinstance(section.rank, int) and callable(section.render),
-            f"prompt section {section!r}: name must be a string, rank a number, render a function",
-        )
-        _expect(
-            section.kind in get_args(SectionKind) and section.limit_s > 0,
-            f"prompt section {section.name!r}: no such kind, or no time limit",
-        )
-        _expect(section.name not in ("", HOST_SECTION), f"prompt section {section.name!r}: this name is the host's")
-        _expect(
-            section.name not in registry.sections and section.name not in sections,
-            f"prompt section {section.name!r} exists already",
-        )
-        sections[section.name] = Section(section=section, plugin=version.name)
-
-    guards: list[Guard] = []
-
-    def take_hook(hook: Hook) -> None:
-        _expect(isinstance(hook, Hook), f"register_hooks was given {hook!r}, not a Hook")
-        _expect(isinstance(hook.name, str) and hook.name != "", f"a hook's name must be a string, not {hook.name!r}")
-        _expect(callable(hook.body) and _takes_one(hook.body), f"hook {hook.name!r}: its body must take the call")
-        _expect(
-            hook.point == "before_tool" and hook.limit_s > 0, f"hook {hook.name!r}: no such point, or no time limit"
-        )
-        guards.append(Guard(hook=hook, plugin=version.name))
-
-    manager.hook.register_hooks(register=take_hook)
-    manager.hook.register_tools(register=take_tool)
-    manager.hook.register_adapters(register=take_adapter)
-    manager.hook.register_prompt_sections(register=take_section)
-    registry.tools |= tools
-    registry.adapters |= adapters
-    registry.sections |= sections
-    registry.guards += guards
-    registry.versions.append(version)
-
-
-def _takes_one(body: Callable[..., object]) -> bool:
-    try:
-        inspect.signature(body).bind(object())
-    except TypeError:
-        return False
-    except ValueError:
-        return True  # a builtin that does not say what it takes
-    return True
-
-
-def _expect(condition: bool, message: str) -> None:
-    if not condition:
-        raise UsageError(message)

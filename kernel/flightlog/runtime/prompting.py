@@ -5,28 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import trio
-from attrs import frozen
 
 from flightlog.core.context import HOST_SECTION
 from flightlog.runtime.plugin_call import Failed, call
+from flightlog.runtime.registry import Registry
 from flightlog_hookspecs.events import PluginFault
-from flightlog_hookspecs.prompt import PromptSection, SectionKind
-
-
-@frozen(kw_only=True)
-class Section:
-    """A prompt section and the plugin it came with."""
-
-    section: PromptSection
-    plugin: str
+from flightlog_hookspecs.prompt import SectionKind
 
 
 class Prompt:
     """The sections of one session as they were rendered last."""
 
-    def __init__(self, system: str, sections: Mapping[str, Section], threads: trio.CapacityLimiter) -> None:
+    def __init__(self, system: str, registry: Registry, threads: trio.CapacityLimiter) -> None:
         self._system = system
-        self._sections = sections
+        self._registry = registry
         self._threads = threads
         self._static: dict[str, str] | None = None
 
@@ -44,18 +36,19 @@ class Prompt:
         return self._static, await self._texts("runtime", given, faults), faults
 
     async def _texts(self, kind: SectionKind, given: Mapping[str, str], faults: list[PluginFault]) -> dict[str, str]:
-        sections = [registered for registered in self._sections.values() if registered.section.kind == kind]
-        sections.sort(key=lambda registered: (registered.section.rank, registered.section.name))
+        sections = [section for section in self._registry.sections.values() if section.item.kind == kind]
+        sections.sort(key=lambda section: (section.item.rank, section.item.name))
         texts: dict[str, str] = {}
         for registered in sections:
-            section = registered.section
+            section = registered.item
             try:
-                text = await call(section.render, limit_s=section.limit_s, threads=self._threads)
+                with registered.plugin.running():
+                    text = await call(section.render, limit_s=section.limit_s, threads=self._threads)
                 error = "" if isinstance(text, str) else f"returned {type(text).__name__}, not a string"
             except Failed as failed:
                 error = str(failed)
             if error:
                 text = given.get(section.name, "")
-                faults.append(PluginFault(plugin=registered.plugin, hook=f"render {section.name}", error=error))
+                faults.append(PluginFault(plugin=registered.plugin.name, hook=f"render {section.name}", error=error))
             texts[section.name] = text
         return texts

@@ -13,7 +13,8 @@ from flightlog.core.history import EncodedRequest
 from flightlog.core.limits import QUERY_MAX_ROWS, QUERY_MAX_S
 from flightlog.runtime.feed import Feed, Feeds
 from flightlog.runtime.journal import HeadToken
-from flightlog.runtime.plugins import Registry, encoder
+from flightlog.runtime.plugins import encoder
+from flightlog.runtime.registry import Registry
 from flightlog.runtime.subscription import Subscription
 from flightlog.store.backup import back_up
 from flightlog.store.codec import Undecodable, decode_message
@@ -210,7 +211,7 @@ class Prover:
             self._encoded = None
             return None
         if self._encoded is None or self._encoded.head != header.head:
-            self._encoded = EncodedRequest(header.head, encoder(adapter))
+            self._encoded = EncodedRequest(header.head, encoder(adapter.item))
         for _, message in replay.history.since(len(self._encoded.messages)):
             self._encoded.add(message)
         return self._encoded.digest

@@ -72,7 +72,8 @@ async def open_session(
             partial(busy, store, name, found),
         )
         # This is on_crash="close". "continue" will leave the turn open here and let plan() go on from it.
-        await close_turn(journal, TurnEnd(reason="interrupted"), unstarted="not_started")
+        if not journal.state.suspended:
+            await close_turn(journal, TurnEnd(reason="interrupted"), unstarted="not_started")
     except BaseException:
         if journal:
             journal.leave()

@@ -6,16 +6,20 @@ import trio
 from attrs import frozen
 
 from flightlog.core.inbox import Way, wakes
-from flightlog.runtime.approvals import Approvals, Question
+from flightlog.runtime.approvals import Question
 from flightlog.runtime.driver import Driver
 from flightlog.runtime.inbox import Accepted, Inbox
 from flightlog.runtime.journal import HeadToken, Journal
 from flightlog.runtime.letters import Letterbox
+from flightlog.runtime.observer import Observer
+from flightlog.runtime.plugins import register
+from flightlog.runtime.registration import Registration
 from flightlog.runtime.subscription import Subscription
+from flightlog.runtime.surroundings import Surroundings
 from flightlog.store.store import SessionKey
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.errors import StoreError, UsageError
-from flightlog_hookspecs.events import TurnEndReason
+from flightlog_hookspecs.events import TurnEnd, TurnEndReason
 from flightlog_hookspecs.stream import Usage
 
 
@@ -38,10 +42,12 @@ class Turn:
 class Session:
     """An owned session. Made by `Kernel.session`; usable from the trio thread it was made in."""
 
-    def __init__(self, journal: Journal, driver: Driver, approvals: Approvals) -> None:
+    def __init__(self, journal: Journal, driver: Driver, around: Surroundings) -> None:
         self._journal = journal
         self._driver = driver
-        self._approvals = approvals
+        self._approvals = approvals = around.approvals
+        self._registry = around.registry
+        self._observer = Observer(journal, around)
         self._inbox = Inbox(journal)
         self._letterbox = Letterbox(journal, self._inbox, driver, approvals)
         self._running: trio.Event | None = None
@@ -102,12 +108,14 @@ class Session:
         self._check_open()
         await self._inbox.withdraw(message_id)
 
-    async def run(self) -> Turn | None:
+    async def run(self, *, wait: bool = True) -> Turn | None:
         """Drive until idle; returns the last turn, None when there was nothing to do.
 
-        A second call joins the first. `cancel` makes it return the aborted turn and leave the rest of
-        the queue. Cancelling the caller closes the turn, then goes on. Raises `StoreError` when the
-        log cannot be written (reopen to resume) and `InvariantViolation` for a bug.
+        A turn whose calls wait for a person's answers goes on when they come; without `wait` it is left
+        open, and returned with reason "paused". A second call joins the first. `cancel` makes it return
+        the aborted turn and leave the rest of the queue. Cancelling the caller closes the turn, then goes
+        on. Raises `StoreError` when the log cannot be written (reopen to resume) and `InvariantViolation`
+        for a bug.
         """
         self._check_open()
         await self.take_letters()
@@ -121,6 +129,7 @@ class Session:
             self._check_open()
         done = self._running = trio.Event()
         self._finished = False
+        self._approvals.wait(waits=wait and not self._closed)
         try:
             await self._driver.run()
             self._finished = True
@@ -162,14 +171,35 @@ class Session:
         """The calls that wait for a person's answer, in call order."""
         return self._approvals.open()
 
-    async def approve(self, seq: int, *, allow: bool = True, by: str = "user", reason: str = "") -> bool:
+    async def approve(
+        self, seq: int, *, allow: bool = True, by: str = "user", reason: str = "", remember: bool = False
+    ) -> bool:
         """Answer the question at `seq`; durable when it returns, and the call goes on.
+
+        An answer to `remember` tells guards about later calls of the same tool in this session.
 
         False when it was settled before (answered, cancelled, or its turn has ended): the answer is
         recorded and has no effect. Raises `UsageError` when nothing was ever asked at `seq`.
         """
         self._check_open()
-        return await self._approvals.decide(seq, allow=allow, by=by, reason=reason)
+        return await self._approvals.decide(seq, allow=allow, by=by, reason=reason, remember=remember)
+
+    def register(self, plugin: object) -> Registration:
+        """Register `plugin` for this session only; close what this returns to take it back.
+
+        Its tools, adapters and sections shadow those of the kernel under the same name. What it changes in
+        the head takes effect at the next turn. Raises `PluginError`, and nothing is registered.
+        """
+        self._check_open()
+        return register(self._registry, plugin)
+
+    async def observe(self) -> None:
+        """Tell hooks what is committed, until the session is closed. The kernel runs it."""
+        await self._observer.run(self.events(self._journal.opened_behind))
+
+    async def observed(self) -> None:
+        """Wait until hooks have seen the last of what was committed."""
+        await self._observer.finish()
 
     async def take_letters(self) -> None:
         """Turn the letters that wait in the mailbox into events, and into what they ask for.
@@ -185,13 +215,19 @@ class Session:
         self._wake.set()
 
     async def close(self) -> None:
-        """End a running turn and refuse everything from now on. Called by the context manager."""
+        """End a running turn and refuse everything from now on. Called by the context manager.
+
+        A turn that only waits for people stays as it is, for the next owner.
+        """
         self._closed = True
         self._wake.set()
         with trio.CancelScope(shield=True):
+            self._approvals.wait(waits=False)
             while self._running is not None:
-                self._driver.cancel("session closed")
+                if not self._journal.state.suspended:
+                    self._driver.cancel("session closed")
                 await self._running.wait()
+            await self._registry.close()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -209,8 +245,8 @@ class Session:
 
     def _turn(self) -> Turn:
         state = self._journal.state
-        end = state.last_end
-        assert end is not None, "a driver leaves no turn open"
+        end = TurnEnd(reason="paused", cause="approval") if state.turn_open else state.last_end
+        assert end is not None, "a driver leaves a turn open only while it waits for people"
         return Turn(
             number=state.turn,
             reason=end.reason,

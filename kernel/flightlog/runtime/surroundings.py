@@ -7,7 +7,8 @@ from attrs import field, frozen
 
 from flightlog.core.limits import Limits
 from flightlog.runtime.approvals import Approvals
-from flightlog.runtime.plugins import Registry
+from flightlog.runtime.hooks import Hooks
+from flightlog.runtime.registry import Registry
 
 
 @frozen(kw_only=True)
@@ -16,6 +17,7 @@ class Surroundings:
 
     registry: Registry
     limits: Limits
+    hooks: Hooks
     approvals: Approvals
     threads: trio.CapacityLimiter = field(eq=False)
     workspace: str

@@ -10,35 +10,42 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import trio
 from attrs import evolve, frozen
 
 from flightlog.core import repair
 from flightlog.core.schedule import startable
-from flightlog.core.state import Call
+from flightlog.core.state import Call, State
 from flightlog.core.tool_schema import BadArguments, PreparedTool
 from flightlog.runtime.error_groups import described, said, single_error, unwrapped
-from flightlog.runtime.guards import rule
 from flightlog.runtime.journal import Journal
+from flightlog.runtime.plugin_call import in_own_task
+from flightlog.runtime.registry import Registered
 from flightlog.runtime.surroundings import Surroundings
 from flightlog.runtime.tool_output import Rendered, failed, rendered, told
 from flightlog.runtime.tool_process import ProcessFailed, run_in_process
 from flightlog.store.store import Blob
 from flightlog_hookspecs.errors import ToolError
-from flightlog_hookspecs.events import ApprovalAsked, ToolCall, ToolResult
-from flightlog_hookspecs.hooks import Ask, Deny, ProposedCall
+from flightlog_hookspecs.events import ApprovalAsked, Event, ToolCall, ToolResult, UserMessage
+from flightlog_hookspecs.hooks import Ask, Deny, FinishedCall, ProposedCall
 from flightlog_hookspecs.tools import REPEATABLE, Tool, ToolContext
 
 
 @frozen(kw_only=True)
 class Runnable:
-    """A call whose tool exists and whose arguments fit."""
+    """A call whose tool exists and whose arguments fit; `raw` is their text, which guards may have changed."""
 
     call: Call
-    prepared: PreparedTool
+    registered: Registered[PreparedTool]
+    raw: str
     arguments: dict[str, Any]
+
+    @property
+    def prepared(self) -> PreparedTool:
+        """The tool."""
+        return self.registered.item
 
 
 class ToolRunner:
@@ -56,10 +63,11 @@ class ToolRunner:
         self._scopes: dict[int, trio.CancelScope] = {}
         self._running: set[int] = set()
         self._finished: set[int] = set()
+        self._parked: set[int] = set()
         self._changed = trio.Event()
 
     async def run(self, calls: Sequence[Call]) -> None:
-        """Answer `calls`. Returns once each has a durable result.
+        """Answer `calls`. Returns once each has a durable result, or waits for a person and is left for later.
 
         When cancelled, calls that were started have their results, the others are left unanswered.
         """
@@ -79,31 +87,35 @@ class ToolRunner:
                     raise
 
     def _sort(self, calls: Sequence[Call]) -> tuple[list[Runnable], list[tuple[ToolResult, Blob | None]]]:
-        runnable, refused = [], []
+        runnable, refused, tools = [], [], self._around.registry.tools
         for call in calls:
-            prepared = self._around.registry.tools.get(call.name)
-            if prepared is None:
-                known = ", ".join(sorted(self._around.registry.tools)) or "none"
+            registered = tools.get(call.name)
+            if registered is None:
+                known = ", ".join(sorted(tools)) or "none"
                 end = failed(f"There is no tool named {call.name!r}. Available: {known}.")
                 refused.append((self._result(call, end, None, 0), end.blob))
                 continue
+            raw = call.changed or call.arguments
             try:
-                arguments = prepared.arguments(call.arguments)
+                arguments = registered.item.arguments(raw)
             except BadArguments as error:
                 end = told(str(error), self._around.limits)
                 refused.append((self._result(call, end, None, 0), end.blob))
             else:
-                runnable.append(Runnable(call=call, prepared=prepared, arguments=arguments))
+                runnable.append(Runnable(call=call, registered=registered, raw=raw, arguments=arguments))
         return runnable, refused
 
     async def _schedule(self, nursery: trio.Nursery, runnable: list[Runnable]) -> None:
         modes = [item.prepared.tool.mode for item in runnable]
+        asks = self._around.hooks.any_at("before_tool") or any(item.call.asked_seq for item in runnable)
         while len(self._finished) < len(runnable):
             await trio.lowlevel.checkpoint_if_cancelled()  # a cancelled turn starts nothing
             self._changed = trio.Event()
             start = startable(modes, self._running, self._finished, self._around.limits.parallel_tools)
             self._running.update(start)
-            if self._around.registry.guards:
+            if not start and self._running == self._parked:
+                return  # what is left waits for a person
+            if asks:
                 for index in start:
                     nursery.start_soon(self._run_guarded, index, runnable[index])
             elif start:
@@ -119,12 +131,15 @@ class ToolRunner:
 
     async def _run_guarded(self, index: int, item: Runnable) -> None:
         """Let one call come to its result on its own: guards, intent, body."""
-        refusal = await self._refusal(item)
+        cleared, refusal = await self._cleared(item)
         await trio.lowlevel.checkpoint_if_cancelled()
-        if refusal is None:
-            intent = self._intent(item)
+        if cleared is None:
+            self._parked.add(index)
+            self._changed.set()
+        elif refusal is None:
+            intent = self._intent(cleared)
             (record,) = await self._journal.append(intent, barrier=True)
-            await self._run_body(index, item, intent, record.seq)
+            await self._run_body(index, cleared, intent, record.seq)
         else:
             await self._journal.append(self._result(item.call, refusal, None, 0), barrier=True)
             self._finish(index)
@@ -134,19 +149,36 @@ class ToolRunner:
         self._finished.add(index)
         self._changed.set()
 
-    async def _refusal(self, item: Runnable) -> Rendered | None:
-        """Ask guards, and a person if they want one. None when the call may run."""
-        ruling = await rule(self._around.registry.guards, self._proposed(item), self._around.threads)
-        if ruling.faults:
-            await self._journal.append(*ruling.faults)
-        match ruling.verdict:
-            case Deny(reason=reason):
-                return self._denied(f"Denied: {reason}")
-            case Ask(question=question):
-                answer = await self._around.approvals.ask(self._question(item, question, ruling.guard))
-                if answer.decision != "allowed":
-                    return self._denied(f"Denied by {answer.by}. {answer.reason}".rstrip())
-        return None
+    async def _cleared(self, item: Runnable) -> tuple[Runnable | None, Rendered | None]:
+        """Ask guards, and a person if they want one: the call as it may run, and why it may not.
+
+        No call when nobody has answered yet and it is not to wait. What was asked before a restart is
+        not asked again.
+        """
+        call = item.call
+        if call.asked_seq is None:
+            ruling = await self._around.hooks.before_tool(self._proposed(item))
+            if ruling.faults:
+                await self._journal.append(*ruling.faults)
+            if ruling.arguments is not None and not isinstance(ruling.verdict, Deny):
+                try:
+                    arguments = item.prepared.arguments(ruling.arguments)
+                except BadArguments as error:
+                    return item, self._denied(f"Denied: a guard gave it arguments that do not fit. {error}")
+                item = evolve(item, raw=ruling.arguments, arguments=arguments)
+            match ruling.verdict:
+                case Deny(reason=reason):
+                    return item, self._denied(f"Denied: {reason}")
+                case Ask(question=question):
+                    await self._around.approvals.ask(self._question(item, question, ruling.guard))
+                case _:
+                    return item, None
+        answer = await self._around.approvals.answer_about(call.position)
+        if answer is None:
+            return None, None
+        if answer.decision != "allowed":
+            return item, self._denied(f"Denied by {answer.by}. {answer.reason}".rstrip())
+        return item, None
 
     def _denied(self, message: str) -> Rendered:
         return evolve(told(message, self._around.limits), outcome="denied")
@@ -166,13 +198,35 @@ class ToolRunner:
         self._scopes[index] = scope
         journal.on_boundary("tool", journal.session, call_seq)
         start_us = journal.clock.monotonic_us()
-        end = await self._body(item, intent, scope)
+        with item.registered.plugin.running():
+            end = await self._body(item, intent, scope)
         duration_us = journal.clock.monotonic_us() - start_us
         journal.on_boundary("tool-done", journal.session, call_seq)
+        end, following = await self._amended(item, end, duration_us)
         result = self._result(item.call, end, call_seq, duration_us)
-        await journal.append(result, barrier=True, blobs=[end.blob] if end.blob else [])
+        await journal.append(result, *following, barrier=True, blobs=[end.blob] if end.blob else [])
         del self._scopes[index]
         self._finish(index)
+
+    async def _amended(self, item: Runnable, end: Rendered, duration_us: int) -> tuple[Rendered, list[Event]]:
+        """The end as hooks leave it, and what follows its result. Shielded: an effect has happened."""
+        hooks = self._around.hooks
+        if not hooks.any_at("after_tool"):
+            return end, []
+        finished = FinishedCall(
+            call=self._proposed(item), outcome=end.outcome, content=end.content, duration_us=duration_us
+        )
+        with trio.CancelScope(shield=True):
+            amended = await hooks.after_tool(finished)
+        if amended.output is not None:
+            replaced = rendered(amended.output, self._around.limits)
+            # What is in doubt stays in doubt, whatever it is called.
+            end = replaced if end.outcome in ("ok", "error") else evolve(replaced, outcome=end.outcome)
+        messages = [
+            UserMessage(message_id=self._journal.clock.new_id(), content=content, source="plugin")
+            for content in amended.added
+        ]
+        return end, [*amended.faults, *messages]
 
     async def _body(self, item: Runnable, intent: ToolCall, scope: trio.CancelScope) -> Rendered:
         """Run the body; whatever it does becomes the end of this one call."""
@@ -223,10 +277,10 @@ class ToolRunner:
             return await run_in_process(tool.body, leading, item.arguments)
         if inspect.iscoroutinefunction(tool.body):
             if tool.isolation == "inline":
-                return await tool.body(*leading, **item.arguments)
+                return await in_own_task(partial(tool.body, *leading, **item.arguments))
             return await self._in_thread(partial(trio.run, partial(tool.body, *leading, **item.arguments)))
         value = await self._in_thread(partial(tool.body, *leading, **item.arguments))
-        return await value if inspect.isawaitable(value) else value
+        return await in_own_task(lambda: value) if inspect.isawaitable(value) else value
 
     async def _in_thread(self, body: Callable[[], object]) -> object:
         # Boxed, since trio refuses a coroutine as a thread's result: a wrapped async body returns one.
@@ -251,8 +305,9 @@ class ToolRunner:
             position=call.position,
             call_id=call.call_id,
             name=call.name,
-            arguments=call.arguments,
+            arguments=item.raw,
             effect=item.prepared.tool.effect,
+            remembered=_remembered(state, call.name),
         )
 
     def _question(self, item: Runnable, question: str, guard: str) -> ApprovalAsked:
@@ -265,6 +320,7 @@ class ToolRunner:
             message_seq=step.message_seq,
             question=question,
             guard=guard,
+            arguments=item.raw if item.raw != call.arguments else "",
         )
 
     def _intent(self, item: Runnable) -> ToolCall:
@@ -274,7 +330,7 @@ class ToolRunner:
             position=call.position,
             call_id=call.call_id,
             name=call.name,
-            arguments=call.arguments,
+            arguments=item.raw,
             invocation_id=f"{state.invocations}.{state.turn}.{state.steps}.{call.position}",
             message_seq=state.step.message_seq,
             mode=tool.mode,
@@ -297,3 +353,8 @@ class ToolRunner:
             duration_us=duration_us,
             spill=end.spill,
         )
+
+
+def _remembered(state: State, tool: str) -> Literal["", "allowed", "denied"]:
+    decision = state.remembered.get(tool)
+    return decision if decision in ("allowed", "denied") else ""

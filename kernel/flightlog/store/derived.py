@@ -17,6 +17,8 @@ from flightlog_hookspecs.events import (
     InboxSplice,
     LetterTaken,
     PluginFault,
+    PluginLoaded,
+    PluginUnloaded,
     RequestFailed,
     RequestHeader,
     RequestRetry,
@@ -102,6 +104,8 @@ def derived_from(event: Event) -> Derived:
             return Derived(ref_seq=event.asked_seq, name=shown(event.by), status=event.decision)
         case LetterTaken():
             return Derived(message_id=shown(event.letter_id), name=event.verb, status=event.outcome)
+        case PluginLoaded() | PluginUnloaded():
+            return Derived(name=shown(event.plugin), status=shown(event.version))
         case PluginFault():
             return Derived(name=shown(event.plugin), status=shown(event.hook))
         case TurnEnd():

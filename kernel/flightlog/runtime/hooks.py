@@ -1,0 +1,206 @@
+"""Asking the hooks at a point of the loop, each on its own: one that fails costs nothing but its answer.
+
+Where guards are asked, an answer that never came counts as a no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import trio
+from attrs import evolve, field, frozen
+
+from flightlog.runtime.plugin_call import Failed, call
+from flightlog.runtime.registry import Registered, Registry
+from flightlog_hookspecs.content import Block, TextBlock
+from flightlog_hookspecs.errors import UsageError
+from flightlog_hookspecs.events import PluginFault
+from flightlog_hookspecs.hooks import (
+    ANSWERS,
+    Allow,
+    Append,
+    Arguments,
+    Ask,
+    Continue,
+    Deny,
+    FailedRequest,
+    FinishedCall,
+    Hook,
+    Point,
+    ProposedCall,
+    Replace,
+    RequestView,
+    Retry,
+    StepView,
+    StoppingTurn,
+    Switch,
+    Veto,
+)
+from flightlog_hookspecs.tools import ToolOutput
+
+_STRENGTH: Final[Mapping[type, int]] = {Allow: 0, Arguments: 1, Ask: 2, Deny: 3}
+
+
+@frozen(kw_only=True)
+class Ruling:
+    """What the guards decided about a call. `guard` is whose word it was.
+
+    `arguments` are those that it runs with if it runs, None for its own; `faults` are for the log.
+    """
+
+    verdict: Allow | Deny | Ask
+    guard: str = ""
+    arguments: str | None = None
+    faults: tuple[PluginFault, ...] = ()
+
+
+@frozen(kw_only=True)
+class Opinion:
+    """What the hooks at a point said together: whether to go on, and what to tell the model besides."""
+
+    veto: str = ""
+    added: tuple[tuple[Block, ...], ...] = ()
+    faults: tuple[PluginFault, ...] = ()
+
+
+@frozen(kw_only=True)
+class Amended:
+    """What the hooks made of a result: `output` replaces it unless None, `added` follows it."""
+
+    output: ToolOutput | None = None
+    added: tuple[tuple[Block, ...], ...] = ()
+    faults: tuple[PluginFault, ...] = ()
+
+
+@frozen(kw_only=True)
+class Advice:
+    """What to do about a failed request; None leaves it to the session's limits."""
+
+    answer: Retry | Switch | None = None
+    faults: tuple[PluginFault, ...] = ()
+
+
+@frozen
+class Hooks:
+    """The hooks that a session has, as they are registered at that moment."""
+
+    _registry: Registry
+    _threads: trio.CapacityLimiter = field(eq=False)
+
+    def any_at(self, point: Point) -> bool:
+        """Whether anybody is to be asked."""
+        return bool(self._registry.hooks(point))
+
+    async def before_step(self, view: StepView) -> Opinion:
+        """Whether the step may begin, and what the model is told besides."""
+        return await self._opinion("before_step", view)
+
+    async def before_request(self, view: RequestView) -> Opinion:
+        """Whether the request may be sent."""
+        return await self._opinion("before_request", view)
+
+    async def before_tool(self, proposed: ProposedCall) -> Ruling:
+        """Whether the call may run. Deny beats Ask beats Arguments beats Allow, the first of equals counts."""
+        ruling = Ruling(verdict=Allow())
+        strongest = 0
+        for hook in self._registry.hooks("before_tool"):
+            answer = await self._asked(hook, proposed)
+            if isinstance(answer, PluginFault):
+                ruling = evolve(ruling, faults=(*ruling.faults, answer))
+                answer = Deny(f"the guard {hook.item.name!r} failed, so the call was not made")
+            if isinstance(answer, Arguments) and ruling.arguments is None:
+                ruling = evolve(ruling, arguments=answer.arguments)
+            if isinstance(answer, (Deny, Ask)) and _STRENGTH[type(answer)] > strongest:
+                strongest = _STRENGTH[type(answer)]
+                ruling = evolve(ruling, verdict=answer, guard=hook.item.name)
+        return ruling
+
+    async def after_tool(self, finished: FinishedCall) -> Amended:
+        """What becomes of a result: each hook is shown what the one before it made of it."""
+        amended = Amended()
+        for hook in self._registry.hooks("after_tool"):
+            match await self._asked(hook, finished):
+                case PluginFault() as fault:
+                    amended = evolve(amended, faults=(*amended.faults, fault))
+                case Replace(output=output):
+                    finished = evolve(
+                        finished, content=output.content, outcome="error" if output.is_error else finished.outcome
+                    )
+                    amended = evolve(amended, output=output)
+                case Append(content=content):
+                    amended = evolve(amended, added=(*amended.added, content))
+        return amended
+
+    async def on_request_error(self, failed: FailedRequest) -> Advice:
+        """What to do about a failed request: the first answer counts."""
+        faults: list[PluginFault] = []
+        advice: Retry | Switch | None = None
+        for hook in self._registry.hooks("on_request_error"):
+            answer = await self._asked(hook, failed)
+            if isinstance(answer, Switch):
+                try:
+                    self._registry.adapter_of(answer.model)
+                except UsageError as error:
+                    answer = self._fault(hook, str(error))
+            if isinstance(answer, PluginFault):
+                faults.append(answer)
+            elif advice is None and isinstance(answer, (Retry, Switch)):
+                advice = answer
+        return Advice(answer=advice, faults=tuple(faults))
+
+    async def turn_stopping(self, turn: StoppingTurn) -> Opinion:
+        """What the model is told instead of stopping, if anything."""
+        return await self._opinion("turn_stopping", turn)
+
+    async def event_committed(self, event: object) -> tuple[PluginFault, ...]:
+        """Tell who wants to know."""
+        return (await self._opinion("event_committed", event)).faults
+
+    async def _opinion(self, point: Point, view: object) -> Opinion:
+        opinion = Opinion()
+        for hook in self._registry.hooks(point):
+            match await self._asked(hook, view):
+                case PluginFault() as fault:
+                    opinion = evolve(opinion, faults=(*opinion.faults, fault))
+                    if point in ("before_step", "before_request") and not opinion.veto:
+                        opinion = evolve(opinion, veto=f"the guard {hook.item.name!r} failed")
+                case Veto(reason=reason) if not opinion.veto:
+                    opinion = evolve(opinion, veto=reason or f"the guard {hook.item.name!r} said no")
+                case Append(content=content) | Continue(content=content):
+                    opinion = evolve(opinion, added=(*opinion.added, content))
+        return opinion
+
+    async def _asked(self, registered: Registered[Hook], view: object) -> object:
+        """What the hook answers; a `PluginFault` when it has none."""
+        hook, plugin = registered.item, registered.plugin
+        try:
+            with plugin.running():
+                answer = await call(hook.body, view, limit_s=hook.limit_s, threads=self._threads)
+        except Failed as failed:
+            error = str(failed)
+        else:
+            if answer is None or (isinstance(answer, ANSWERS[hook.point]) and _is_sound(answer)):
+                return answer
+            error = f"returned {answer!r:.200}, which is no answer at {hook.point}"
+        return self._fault(registered, error)
+
+    @staticmethod
+    def _fault(registered: Registered[Hook], error: str) -> PluginFault:
+        hook = registered.item
+        return PluginFault(plugin=registered.plugin.name, hook=f"{hook.point} {hook.name}", error=error)
+
+
+def _is_sound(answer: object) -> bool:
+    """Whether an answer of a right kind holds what it must."""
+    match answer:
+        case Deny(reason=text) | Ask(question=text) | Veto(reason=text) | Arguments(arguments=text):
+            return isinstance(text, str)
+        case Append(content=content) | Continue(content=content):
+            return isinstance(content, tuple) and bool(content) and all(isinstance(b, TextBlock) for b in content)
+        case Replace(output=output):
+            return isinstance(output, ToolOutput)
+        case Retry(after_s=after_s) | Switch(after_s=after_s):
+            return isinstance(after_s, (int, float)) and 0 <= after_s < float("inf")
+        case _:
+            return True

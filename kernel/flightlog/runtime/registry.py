@@ -1,0 +1,196 @@
+"""What is registered, by scope: the kernel's own and, inside it, a session's.
+
+The loop asks a registry and knows no capability itself. What an inner scope registers shadows what an
+outer one has under the same name, for as long as it is registered; hooks add up instead, so that no
+session can shadow a guard of its kernel.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+import trio
+from attrs import define, field, frozen
+
+from flightlog.core.tool_schema import PreparedTool
+from flightlog_hookspecs.adapters import Adapter
+from flightlog_hookspecs.errors import UsageError
+from flightlog_hookspecs.events import Head, PluginVersion
+from flightlog_hookspecs.hooks import Hook, Point
+from flightlog_hookspecs.prompt import PromptSection
+from flightlog_hookspecs.subagents import Subagent
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@define(eq=False)
+class Loaded:
+    """A registered plugin, and how many of its functions run just now."""
+
+    version: PluginVersion
+    _running: int = field(default=0, init=False)
+    _waiting: list[trio.Event] = field(factory=list, init=False)
+
+    @property
+    def name(self) -> str:
+        """The plugin's name."""
+        return self.version.name
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """One of its functions runs meanwhile."""
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                while self._waiting:
+                    self._waiting.pop().set()
+
+    async def come_to_rest(self) -> None:
+        """Wait until none of its functions runs."""
+        while self._running:
+            event = trio.Event()
+            self._waiting.append(event)
+            await event.wait()
+
+
+@frozen
+class Registered(Generic[T_co]):
+    """Something that was registered, and the plugin it came with."""
+
+    item: T_co
+    plugin: Loaded
+
+
+@frozen(kw_only=True, eq=False)
+class Offer:
+    """All that one plugin registers; entered as a whole or not at all."""
+
+    plugin: Loaded
+    tools: dict[str, Registered[PreparedTool]] = field(factory=dict)
+    adapters: dict[str, Registered[Adapter]] = field(factory=dict)
+    sections: dict[str, Registered[PromptSection]] = field(factory=dict)
+    subagents: dict[str, Registered[Subagent]] = field(factory=dict)
+    hooks: list[Registered[Hook]] = field(factory=list)
+
+
+@frozen(kw_only=True)
+class PluginProblem:
+    """A plugin that was left out, why, and where the fault is ("file:line", "" when that is unknown)."""
+
+    name: str
+    error: str
+    where: str = ""
+
+
+class Registry:
+    """Everything registered in one scope, and through it all that is in the scopes around it."""
+
+    def __init__(self, outer: Registry | None = None) -> None:
+        self.outer = outer
+        self.problems: list[PluginProblem] = []
+        self.changes: trio.lowlevel.ParkingLot = outer.changes if outer else trio.lowlevel.ParkingLot()
+        self._offers: list[Offer] = []
+        self._tools: dict[str, Registered[PreparedTool]] = {}
+        self._adapters: dict[str, Registered[Adapter]] = {}
+        self._sections: dict[str, Registered[PromptSection]] = {}
+        self._subagents: dict[str, Registered[Subagent]] = {}
+
+    @property
+    def tools(self) -> Mapping[str, Registered[PreparedTool]]:
+        """The tools by name."""
+        return ChainMap(self._tools, self.outer.tools) if self.outer else self._tools  # type: ignore[arg-type]
+
+    @property
+    def adapters(self) -> Mapping[str, Registered[Adapter]]:
+        """The adapters by name."""
+        return ChainMap(self._adapters, self.outer.adapters) if self.outer else self._adapters  # type: ignore[arg-type]
+
+    @property
+    def sections(self) -> Mapping[str, Registered[PromptSection]]:
+        """The prompt sections by name."""
+        return ChainMap(self._sections, self.outer.sections) if self.outer else self._sections  # type: ignore[arg-type]
+
+    @property
+    def subagents(self) -> Mapping[str, Registered[Subagent]]:
+        """The subagents by name."""
+        outer = self.outer
+        return ChainMap(self._subagents, outer.subagents) if outer else self._subagents  # type: ignore[arg-type]
+
+    @property
+    def versions(self) -> tuple[PluginVersion, ...]:
+        """The plugins in the order in which they were registered, outer scopes first."""
+        own = tuple(offer.plugin.version for offer in self._offers)
+        return (*self.outer.versions, *own) if self.outer else own
+
+    def hooks(self, point: Point) -> list[Registered[Hook]]:
+        """The hooks at `point` in the order in which they are asked."""
+        own = [hook for offer in self._offers for hook in offer.hooks if hook.item.point == point]
+        return self.outer.hooks(point) + own if self.outer else own
+
+    def enter(self, offer: Offer) -> None:
+        """Register all of `offer`. Raises `UsageError`, and nothing is changed, when a name is taken in this scope."""
+        for what, mine, its in self._tables(offer):
+            if taken := next((name for name in its if name in mine), None):
+                by = mine[taken].plugin.name
+                raise UsageError(f"{what} {taken!r} exists already: plugin {by!r} registered it")
+        for _, mine, its in self._tables(offer):
+            mine.update(its)
+        self._offers.append(offer)
+        self.changes.unpark_all()
+
+    def leave(self, offer: Offer) -> None:
+        """Take back all of `offer`, in reverse order. Does nothing when that was done before."""
+        if offer not in self._offers:
+            return
+        self._offers.remove(offer)
+        for _, mine, its in reversed(self._tables(offer)):
+            for name in reversed(its):
+                del mine[name]
+
+    async def changed(self) -> None:
+        """Wait until something more is registered, here or in another scope of the same kernel."""
+        await self.changes.park()
+
+    def holds(self, offer: Offer) -> bool:
+        """Whether `offer` is registered here."""
+        return offer in self._offers
+
+    def _tables(self, offer: Offer) -> list[tuple[str, dict[str, Registered[Any]], dict[str, Registered[Any]]]]:
+        return [
+            ("tool", self._tools, offer.tools),
+            ("adapter", self._adapters, offer.adapters),
+            ("prompt section", self._sections, offer.sections),
+            ("subagent", self._subagents, offer.subagents),
+        ]
+
+    async def close(self) -> None:
+        """Take back what is still registered in this scope, the last first, once its calls have come to rest."""
+        for offer in reversed(self._offers[:]):
+            self.leave(offer)
+            await offer.plugin.come_to_rest()
+
+    def adapter_of(self, model: str) -> tuple[Registered[Adapter], str]:
+        """The adapter of "adapter:model" and the model's own name. Raises `UsageError`."""
+        name, colon, rest = model.partition(":") if isinstance(model, str) else ("", "", "")
+        if not colon or not rest:
+            raise UsageError(f"model {model!r} is not of the form 'adapter:model', for example 'scripted:echo'")
+        adapter = self.adapters.get(name)
+        if adapter is None:
+            known = ", ".join(sorted(self.adapters)) or "none"
+            problems = (self.outer or self).problems
+            broken = "".join(f" Plugin {problem.name!r} was left out: {problem.error}" for problem in problems)
+            raise UsageError(f"no adapter named {name!r} (known: {known}). Install or pass its plugin.{broken}")
+        return adapter, rest
+
+    def head(self, model: str, system: str) -> Head:
+        """The head that a request with this system text would have now."""
+        adapter, name = self.adapter_of(model)
+        tools = self.tools
+        specs = tuple(tools[tool].item.spec for tool in sorted(tools))
+        return Head(adapter=adapter.item.name, model=name, system=system, tools=specs)
