@@ -132,18 +132,21 @@ class Driver:
                     if self._journal.state.suspended:
                         return  # what is left waits for people, and nobody waits for them
 
-    async def _write(self, *events: Event, times_us: Sequence[int] = ()) -> None:
+    async def _write(self, *events: Event, times_us: Sequence[int] = (), stops: bool = False) -> None:
         """Commit `events` together with all that follows from them, or from the state when there are none."""
         journal = self._journal
         # Decided when the append's turn has come: until then messages may be edited, withdrawn or added.
-        stops = not self._around.hooks.any_at("turn_stopping")
+        stops = stops or not self._around.hooks.any_at("turn_stopping")
         await journal.append(
             lambda state: follow(state, journal.seq, events, self._around.limits, stops=stops), times_us=times_us
         )
 
     async def _stop(self, end: TurnEnd) -> None:
-        """Let the turn end, unless a hook has more for the model."""
+        """Let the turn end, unless a hook has more for the model. Nobody is asked at the limit of steps."""
         state = self._journal.state
+        if state.steps >= self._around.limits.steps_per_turn:
+            await self._write(end, stops=True)
+            return
         view = StoppingTurn(
             session=self._journal.session, turn=state.turn, steps=state.steps, text=state.text, usage=state.usage
         )
@@ -153,7 +156,7 @@ class Driver:
             message_id = self._journal.clock.new_id()
             await self._journal.append(partial(_steered, message_id, content))
         if not opinion.added:
-            await self._write(end)
+            await self._write(end, stops=True)
 
     async def _run_tools(self, calls: tuple[Call, ...]) -> None:
         runner = ToolRunner(self._journal, self._around)

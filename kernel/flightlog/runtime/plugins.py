@@ -51,7 +51,7 @@ def load_plugins(*, discover: Discover, plugins: Sequence[object]) -> Registry:
     """
     registry = Registry()
     for plugin in plugins:
-        register(registry, plugin)
+        _enter(registry, plugin)
     if discover is not False:
         _discover(registry, _allowed() if discover is True else discover)
     return registry
@@ -59,6 +59,10 @@ def load_plugins(*, discover: Discover, plugins: Sequence[object]) -> Registry:
 
 def register(registry: Registry, plugin: object) -> Registration:
     """Register `plugin` in the scope of `registry`. Raises `PluginError`, and nothing is registered."""
+    return Registration(registry, _enter(registry, plugin))
+
+
+def _enter(registry: Registry, plugin: object) -> Offer:
     name = getattr(plugin, "__name__", type(plugin).__name__)
     version = PluginVersion(name=name, version=str(getattr(plugin, "__version__", "")))
     try:
@@ -68,7 +72,7 @@ def register(registry: Registry, plugin: object) -> Registration:
         raise
     except BaseException as error:
         raise PluginError(name, "registration", described(error)) from error
-    return Registration(registry, offer)
+    return offer
 
 
 def _allowed() -> Collection[str] | None:
