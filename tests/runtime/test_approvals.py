@@ -204,15 +204,6 @@ async def test_a_broken_guard_denies_its_call_and_is_recorded(
         assert kernel.read("s").verify()
 
 
-async def test_an_approver_who_is_slow_costs_other_turns_nothing(tmp_path: Path) -> None:
-    """Closing the session with an open question ends the turn; the next opening finds it closed."""
-    async with trio.open_nursery() as nursery, paying(tmp_path, ask_about_pay) as (_, session):
-        nursery.start_soon(session.run)
-        await asked(session, 1)
-    events = of_all(tmp_path)
-    assert [event.decision for event in events if isinstance(event, ApprovalDecided)] == ["cancelled"]
-
-
 def test_a_hook_needs_a_known_point_and_a_time_limit(tmp_path: Path) -> None:
     bad = Hook(point="before_tool", body=ask_about_pay, name="bad", limit_s=0)
 

@@ -12,6 +12,7 @@ from typing import Any
 from attrs import evolve
 
 from flightlog.core.context import told
+from flightlog.core.doubt import after_result
 from flightlog.core.state import Call, Pending, State, Step, changed
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.events import (
@@ -97,7 +98,7 @@ def _turn_start(state: State, event: TurnStart, seq: int, epoch: int) -> State:
 
 
 def _turn_end(state: State, event: TurnEnd, seq: int, epoch: int) -> State:
-    return changed(state, turn_open=False, last_end=event)
+    return changed(state, turn_open=False, cancelling=False, last_end=event)
 
 
 def _step_start(state: State, event: StepStart, seq: int, epoch: int) -> State:
@@ -165,6 +166,9 @@ def _tool_call(state: State, event: ToolCall, seq: int, epoch: int) -> State:
 
 
 def _tool_result(state: State, event: ToolResult, seq: int, epoch: int) -> State:
+    call = _step(state).calls[event.position]
+    if event.outcome == "unknown" or state.doubts:
+        state = changed(state, doubts=after_result(state.doubts, call.signature, event.outcome, seq))
     return _with_call(state, event.position, outcome=event.outcome)
 
 
@@ -183,7 +187,9 @@ def _decided(state: State, event: ApprovalDecided, seq: int, epoch: int) -> Stat
 
 
 def _letter_taken(state: State, event: LetterTaken, seq: int, epoch: int) -> State:
-    return changed(state, letters=state.letters.with_item(event.letter_id))
+    cancels = state.turn_open and event.verb == "cancel" and event.outcome == "obeyed"
+    letters = state.letters.with_item(event.letter_id)
+    return changed(state, letters=letters, cancelling=state.cancelling or cancels)
 
 
 def _loaded(state: State, event: PluginLoaded, seq: int, epoch: int) -> State:

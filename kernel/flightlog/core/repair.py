@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+from flightlog.core.fold import asked_about
 from flightlog.core.state import Call, State, Step
 from flightlog_hookspecs.content import TextBlock, text_blocks
 from flightlog_hookspecs.events import (
@@ -60,12 +61,18 @@ def closing(state: State, end: TurnEnd, streamed: tuple[TextBlock, ...], unstart
         if step.phase == "open":
             events.append(_cut_attempt(step, streamed))
         for call in step.unanswered:
-            if call.asked_seq is not None and call.decision is None:
-                events.append(ApprovalDecided(asked_seq=call.asked_seq, decision="cancelled", by="kernel"))
+            events += withdrawn(state, call)
             events.append(unanswered_result(call, step.message_seq, unstarted))
         events.append(StepEnd())
     events.append(end)
     return tuple(events)
+
+
+def withdrawn(state: State, call: Call) -> tuple[ApprovalDecided, ...]:
+    """That the question about `call`, if one is open, needs no answer any more."""
+    if call.asked_seq is None or asked_about(state, call.asked_seq) is None:
+        return ()
+    return (ApprovalDecided(asked_seq=call.asked_seq, decision="cancelled", by="kernel"),)
 
 
 def in_doubt(call: Call) -> tuple[Outcome, str]:

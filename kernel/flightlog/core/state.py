@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeVar
 
 from attrs import frozen
 
+from flightlog.core.doubt import NO_DOUBTS, Signature, signature
 from flightlog.core.growing_set import GrowingSet
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.events import (
@@ -69,6 +70,11 @@ class Call:
         """The answer to the question about it, if there is one."""
         return self.decided.decision if self.decided else None
 
+    @property
+    def signature(self) -> Signature:
+        """What makes another call the same one: the tool, and the arguments it ran or would have run with."""
+        return signature(self.name, self.started.arguments if self.started else self.changed or self.arguments)
+
 
 @frozen(kw_only=True, slots=False)
 class Step:
@@ -96,10 +102,12 @@ class State:
 
     `steps` counts the steps of the current turn; `claimed` holds messages taken from the inbox
     whose `user/message` has not been seen yet (empty between appends); `questions` the rows of all
-    approvals ever asked, `letters` the ids of all letters ever taken; `context` what
+    approvals ever asked, `letters` the ids of all letters ever taken; `cancelling` says that one of them
+    cancels the open turn; `context` what
     messages last said of each prompt section ("": that it no longer applies); `lock` numbers the
     session's lock that its owner holds; `plugins` are those registered; `remembered` holds what a
-    person decided about a tool, to be remembered; `repair` is the id of the last repair.
+    person decided about a tool, to be remembered; `doubts` the calls whose outcome nobody knows, each with
+    the row of its result; `repair` is the id of the last repair.
     """
 
     uid: str = ""
@@ -117,8 +125,10 @@ class State:
     last_step: Step | None = None
     questions: GrowingSet[int] = NO_QUESTIONS
     letters: GrowingSet[str] = NO_LETTERS
+    cancelling: bool = False
     plugins: tuple[PluginVersion, ...] = ()
     remembered: Mapping[str, Decision] = NO_DECISIONS
+    doubts: Mapping[Signature, int] = NO_DOUBTS
     header: RequestHeader | None = None
     header_seq: int = 0
     context: Mapping[str, str] = NO_CONTEXT
@@ -137,10 +147,10 @@ class State:
 
     @property
     def suspended(self) -> bool:
-        """Whether the open turn waits for answers about calls, and nothing in it is in doubt."""
+        """Whether the open turn waits for answers about calls, and nothing in it is in doubt or was cancelled."""
         calls = self.step.unanswered if self.step else ()
         asked = any(call.asked_seq is not None for call in calls)
-        return asked and not any(call.started or call.doubtful for call in calls)
+        return asked and not self.cancelling and not any(call.started or call.doubtful for call in calls)
 
     @property
     def place(self) -> tuple[int | None, int | None]:

@@ -12,7 +12,7 @@ from attrs import frozen
 from flightlog.core.fold import asked_about
 from flightlog.core.state import Call, State
 from flightlog.runtime.journal import Journal
-from flightlog_hookspecs.errors import UsageError
+from flightlog_hookspecs.errors import Fenced, StoreError, UsageError
 from flightlog_hookspecs.events import ApprovalAsked, ApprovalDecided
 
 NOBODY = "nobody"
@@ -38,12 +38,9 @@ class Approvals:
         self._journal = journal
         self._has_approver = has_approver
         self._news = trio.Event()
-        self._waits = True
-
-    def wait(self, *, waits: bool) -> None:
-        """Whether whoever asks is to wait for an answer from now on, or to leave the call for later."""
-        self._waits = waits
-        self.tell()
+        self._fenced: StoreError | None = None
+        self.waits = True
+        """Whether whoever asks is to wait for an answer, or to leave the call for later."""
 
     async def ask(self, question: ApprovalAsked) -> None:
         """Ask, durably."""
@@ -58,7 +55,9 @@ class Approvals:
             if not self._has_approver:
                 await self._journal.append(lambda state: _denied(state, call), barrier=True)
                 continue
-            if not self._waits:
+            if self._fenced:
+                raise self._fenced
+            if not self.waits:
                 return None
             await self._news.wait()
         return call.decided
@@ -77,9 +76,18 @@ class Approvals:
             counts = asked_about(state, seq) is not None
             return decision
 
-        await self._journal.append(recorded, barrier=True)
+        try:
+            await self._journal.append(recorded, barrier=True)
+        except Fenced as error:
+            self.fence(error)
+            raise
         self.tell()
         return counts
+
+    def fence(self, error: StoreError) -> None:
+        """No answer can come any more, because of `error`: whoever waits for one is told."""
+        self._fenced = error
+        self.tell()
 
     def tell(self) -> None:
         """An answer has come into the log: let the call that waits for it go on."""

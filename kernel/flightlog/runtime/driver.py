@@ -65,32 +65,47 @@ class Driver:
         self._runner: ToolRunner | None = None
         self._cause = ""
         self._dropped: frozenset[str] = frozenset()
+        self._leaving = False
 
     def cancel(self, cause: str, *, now: bool = False, keep_queue: bool = True) -> bool:
-        """End the running turn as aborted because of `cause`. False when nothing runs.
+        """End the open turn as aborted because of `cause`. False when there is none.
 
         With `now`, running tools get no time to end by themselves. Without `keep_queue`, what waits in the
         inbox by now leaves it in the same append as the turn's end; what comes later is kept.
         """
-        if self._scope is None:
+        if self._scope is None and not self._journal.state.turn_open:
             return False
         if not keep_queue:
             self._dropped |= waiting(self._journal.state)
         self._cause = self._cause or cause
-        self._scope.cancel()
+        if self._scope:
+            self._scope.cancel()
         if self._runner:
             self._runner.stop(grace_s=0 if now else self._around.limits.cancel_grace_s)
         return True
 
+    def leave(self) -> None:
+        """End the running turn as `cancel` does, unless what is left of it in the end only waits for people."""
+        self._leaving = self._leaving or not self._cause
+        self.cancel("session closed")
+
+    async def settle(self) -> None:
+        """Close a suspended turn that was cancelled while nobody drove it."""
+        if self._cause:
+            await close_turn(self._journal, TurnEnd(reason="aborted", cause=self._cause), dropped=self._dropped)
+            self._forget_cancel()
+
     async def run(self) -> None:
-        """Drive until idle, or until the running turn was cancelled. The bracket closes whatever happens.
+        """Drive until idle, or until the open turn was cancelled. The bracket closes whatever happens.
 
         A fault of a plugin ends its turn with reason error. A storage fault, a bug and the host's own
         cancel are raised, the latter two once the turn is closed.
         """
+        if self._cause:
+            await self.settle()
+            return
         self._scope = trio.CancelScope()
         with self._scope:
-            self._cause, self._dropped = "", frozenset()
             try:
                 while not await self._loop_contained():
                     pass
@@ -98,6 +113,10 @@ class Driver:
                     await self._journal.append(lambda state: removed(state, self._dropped, "cancelled"), barrier=True)
             finally:
                 self._scope = None
+                self._forget_cancel()
+
+    def _forget_cancel(self) -> None:
+        self._cause, self._dropped, self._leaving = "", frozenset(), False
 
     async def _loop_contained(self) -> bool:
         """Loop until idle. False when a fault of a plugin ended a turn, and what waits is still to be run."""
@@ -106,7 +125,8 @@ class Driver:
         except BaseException as error:
             in_turn = self._journal.state.turn_open
             end = _end_for(leaves(error), self._cause)
-            if end is not None:
+            stays = self._leaving and self._journal.state.suspended
+            if end is not None and not (stays and end.reason == "aborted"):
                 await close_turn(self._journal, end, dropped=self._dropped)
             if not in_turn or not isinstance(error, FlightlogError) or isinstance(error, StoreError):
                 raise

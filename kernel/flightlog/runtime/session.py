@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import trio
 from attrs import frozen
 
@@ -18,7 +20,7 @@ from flightlog.runtime.subscription import Subscription
 from flightlog.runtime.surroundings import Surroundings
 from flightlog.store.store import SessionKey
 from flightlog_hookspecs.content import Block
-from flightlog_hookspecs.errors import StoreError, UsageError
+from flightlog_hookspecs.errors import Fenced, StoreError, StoreStopped, UsageError
 from flightlog_hookspecs.events import TurnEnd, TurnEndReason
 from flightlog_hookspecs.stream import Usage
 
@@ -112,7 +114,8 @@ class Session:
         """Drive until idle; returns the last turn, None when there was nothing to do.
 
         A turn whose calls wait for a person's answers goes on when they come; without `wait` it is left
-        open, and returned with reason "paused". A second call joins the first. `cancel` makes it return
+        open, and returned with reason "paused". A second call joins the first, and waits as that one does or
+        longer. `cancel` makes it return
         the aborted turn and leave the rest of the queue. Cancelling the caller closes the turn, then goes
         on. Raises `StoreError` when the log cannot be written (reopen to resume) and `InvariantViolation`
         for a bug.
@@ -123,13 +126,13 @@ class Session:
         before = state.turn - state.turn_open  # a turn that is under way is one of those this call waits for
         while self._running is not None:
             await self._running.wait()
-            if self._finished:
+            if self._finished and not (wait and self._journal.state.suspended):
                 return self._turn() if self._journal.state.turn > before else None
             # Whoever drove was cancelled or failed: drive in its place.
             self._check_open()
         done = self._running = trio.Event()
         self._finished = False
-        self._approvals.wait(waits=wait and not self._closed)
+        self._approvals.waits = wait
         try:
             await self._driver.run()
             self._finished = True
@@ -149,6 +152,7 @@ class Session:
     def cancel(self, cause: str = "user", *, now: bool = False, keep_queue: bool = True) -> bool:
         """End the running turn as aborted because of `cause`. False when idle, and then nothing happens.
 
+        A turn that waits for people while nobody runs it ends in the next `run`, or when the session is closed.
         Running tools get `Limits.cancel_grace_s` to end by themselves; with `now`, or in a second call
         with it, they are cancelled at once. Without `keep_queue`, all messages that wait by now leave the
         inbox as the turn ends; what is sent later, while it winds down, is kept.
@@ -210,23 +214,25 @@ class Session:
             self._wake.set()
 
     def fence(self, error: StoreError) -> None:
-        """Refuse everything from now on because of `error`, and wake whoever waits here for messages."""
+        """Refuse everything from now on because of `error`, and wake whoever waits here for messages or answers."""
         self._fenced = error
+        self._approvals.fence(error)
         self._wake.set()
 
     async def close(self) -> None:
         """End a running turn and refuse everything from now on. Called by the context manager.
 
-        A turn that only waits for people stays as it is, for the next owner.
+        Running tools get `Limits.cancel_grace_s` to end. A turn that then only waits for people stays as it
+        is, for the next owner.
         """
         self._closed = True
         self._wake.set()
         with trio.CancelScope(shield=True):
-            self._approvals.wait(waits=False)
             while self._running is not None:
-                if not self._journal.state.suspended:
-                    self._driver.cancel("session closed")
+                self._driver.leave()
                 await self._running.wait()
+            with suppress(StoreStopped, Fenced):
+                await self._driver.settle()
             await self._registry.close()
 
     def _check_open(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import trio
 from attrs import evolve, frozen
 
-from flightlog.core import repair
+from flightlog.core import doubt, repair
 from flightlog.core.schedule import startable
 from flightlog.core.state import Call, State
 from flightlog.core.tool_schema import BadArguments, PreparedTool
@@ -73,8 +73,10 @@ class ToolRunner:
         """
         runnable, refused = self._sort(calls)
         if refused:
-            results, blobs = zip(*refused, strict=True)
-            await self._journal.append(*results, blobs=[blob for blob in blobs if blob])
+            await self._journal.append(
+                *(partial(_refusal, call, result) for call, result, _ in refused),
+                blobs=[blob for _, _, blob in refused if blob],
+            )
         if not runnable:
             return
         with single_error():
@@ -86,28 +88,28 @@ class ToolRunner:
                     self.stop(self._around.limits.cancel_grace_s)
                     raise
 
-    def _sort(self, calls: Sequence[Call]) -> tuple[list[Runnable], list[tuple[ToolResult, Blob | None]]]:
+    def _sort(self, calls: Sequence[Call]) -> tuple[list[Runnable], list[tuple[Call, ToolResult, Blob | None]]]:
         runnable, refused, tools = [], [], self._around.registry.tools
         for call in calls:
             registered = tools.get(call.name)
             if registered is None:
                 known = ", ".join(sorted(tools)) or "none"
                 end = failed(f"There is no tool named {call.name!r}. Available: {known}.")
-                refused.append((self._result(call, end, None, 0), end.blob))
+                refused.append((call, self._result(call, end, None, 0), end.blob))
                 continue
             raw = call.changed or call.arguments
             try:
                 arguments = registered.item.arguments(raw)
             except BadArguments as error:
                 end = told(str(error), self._around.limits)
-                refused.append((self._result(call, end, None, 0), end.blob))
+                refused.append((call, self._result(call, end, None, 0), end.blob))
             else:
                 runnable.append(Runnable(call=call, registered=registered, raw=raw, arguments=arguments))
         return runnable, refused
 
     async def _schedule(self, nursery: trio.Nursery, runnable: list[Runnable]) -> None:
         modes = [item.prepared.tool.mode for item in runnable]
-        asks = self._around.hooks.any_at("before_tool") or any(item.call.asked_seq for item in runnable)
+        guarded = self._around.hooks.any_at("before_tool") or any(item.call.asked_seq for item in runnable)
         while len(self._finished) < len(runnable):
             await trio.lowlevel.checkpoint_if_cancelled()  # a cancelled turn starts nothing
             self._changed = trio.Event()
@@ -115,7 +117,7 @@ class ToolRunner:
             self._running.update(start)
             if not start and self._running == self._parked:
                 return  # what is left waits for a person
-            if asks:
+            if guarded or self._journal.state.doubts:
                 for index in start:
                     nursery.start_soon(self._run_guarded, index, runnable[index])
             elif start:
@@ -166,19 +168,28 @@ class ToolRunner:
                 except BadArguments as error:
                     return item, self._denied(f"Denied: a guard gave it arguments that do not fit. {error}")
                 item = evolve(item, raw=ruling.arguments, arguments=arguments)
-            match ruling.verdict:
-                case Deny(reason=reason):
-                    return item, self._denied(f"Denied: {reason}")
-                case Ask(question=question):
-                    await self._around.approvals.ask(self._question(item, question, ruling.guard))
-                case _:
-                    return item, None
+            if isinstance(ruling.verdict, Deny):
+                return item, self._denied(f"Denied: {ruling.verdict.reason}")
+            questions = [ruling.verdict.question] if isinstance(ruling.verdict, Ask) else []
+            if (row := self._in_doubt(item)) is not None:
+                questions.append(doubt.question(call.name, row))
+            if not questions:
+                return item, None
+            question = self._question(item, "\n".join(questions), ruling.guard or doubt.GUARD)
+            await self._around.approvals.ask(question)
         answer = await self._around.approvals.answer_about(call.position)
         if answer is None:
             return None, None
         if answer.decision != "allowed":
-            return item, self._denied(f"Denied by {answer.by}. {answer.reason}".rstrip())
+            why = [f"Denied by {answer.by}.", answer.reason, doubt.DENIED if self._in_doubt(item) is not None else ""]
+            return item, self._denied(" ".join(filter(None, why)))
         return item, None
+
+    def _in_doubt(self, item: Runnable) -> int | None:
+        """The row that left it unknown whether such a call took effect, if this one might repeat the effect."""
+        if item.prepared.tool.effect in REPEATABLE:
+            return None
+        return self._journal.state.doubts.get(doubt.signature(item.call.name, item.raw))
 
     def _denied(self, message: str) -> Rendered:
         return evolve(told(message, self._around.limits), outcome="denied")
@@ -353,6 +364,11 @@ class ToolRunner:
             duration_us=duration_us,
             spill=end.spill,
         )
+
+
+def _refusal(call: Call, result: ToolResult, state: State) -> tuple[Event, ...]:
+    """The `result` of a call that cannot run, whatever was asked about it."""
+    return (*repair.withdrawn(state, call), result)
 
 
 def _remembered(state: State, tool: str) -> Literal["", "allowed", "denied"]:
