@@ -8,11 +8,14 @@ import click
 import trio
 
 from flightlog import Mailbox, Posted
-from flightlog.api import open_kernel
+from flightlog.api import open_kernel, open_log
 from flightlog.cli.exits import FINE
+from flightlog.cli.json_form import plain
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
 from flightlog.cli.terminal_text import one_line
+from flightlog_hookspecs.errors import UsageError
+from flightlog_hookspecs.events import ApprovalAsked, ApprovalDecided
 
 key_option = click.option("--key", metavar="KEY", help="An idempotency key: sending twice under it is sending once.")
 
@@ -41,25 +44,38 @@ def send(session: str, text: str, way: str, key: str | None, db: str | None, as_
     return _posted(db, session, post, f"{way} sent", as_json=as_json)
 
 
-@click.command(short_help="Answer a question about a tool call.")
+@click.command(short_help="Answer a question about a tool call, or list the open ones.")
 @click.argument("session", metavar="ID")
-@click.argument("seq", metavar="SEQ", type=click.IntRange(min=1))
+@click.argument("seq", metavar="SEQ", type=click.IntRange(min=1), required=False)
 @click.option("--deny", is_flag=True, help="Deny the call. Default: allow it.")
+@click.option("--remember", is_flag=True, help="Let guards know for later calls of this tool in this session.")
 @click.option("--by", metavar="NAME", default="user", show_default=True, help="Who decides.")
 @click.option("--reason", metavar="TEXT", default="", help="Why; a denied call's model is told.")
 @key_option
 @db_option
 @json_option
 def approve(
-    session: str, seq: int, deny: bool, by: str, reason: str, key: str | None, db: str | None, as_json: bool
+    session: str,
+    seq: int | None,
+    deny: bool,
+    remember: bool,
+    by: str,
+    reason: str,
+    key: str | None,
+    db: str | None,
+    as_json: bool,
 ) -> int:
-    """Allow, or deny, the call that session ID asks about in row SEQ.
+    """Allow, or deny, the call that session ID asks about in row SEQ. Without SEQ, list its open questions.
 
-    `flightlog query "SELECT * FROM approvals WHERE decision = 'open'"` lists what is asked.
+    The answer waits for the session's owner, the next one if need be: `flightlog resume ID --approver`.
     """
+    if seq is None:
+        if deny or remember or reason or key:
+            raise UsageError("which question? SEQ is missing; without it, the open ones are listed")
+        return _listed(session, log_to_read(db), as_json=as_json)
 
     async def post(mailbox: Mailbox) -> Posted:
-        return await mailbox.approve(seq, allow=not deny, by=by, reason=reason, key=key)
+        return await mailbox.approve(seq, allow=not deny, by=by, reason=reason, remember=remember, key=key)
 
     return _posted(db, session, post, "denial sent" if deny else "approval sent", as_json=as_json)
 
@@ -81,6 +97,26 @@ def cancel(
         return await mailbox.cancel(cause, now=now, keep_queue=not drop_queue, key=key)
 
     return _posted(db, session, post, "cancel sent", as_json=as_json)
+
+
+def _listed(session: str, path: str, *, as_json: bool) -> int:
+    """Print the open questions of `session`: a JSON document each, or some lines."""
+    output = Output(as_json=as_json)
+    questions: dict[int, ApprovalAsked] = {}
+    with open_log(path, discover=False) as log:
+        for record in log.session(session).records():
+            if isinstance(record.event, ApprovalAsked):
+                questions[record.seq] = record.event
+            elif isinstance(record.event, ApprovalDecided):
+                questions.pop(record.event.asked_seq, None)
+    for seq, event in questions.items():
+        if as_json:
+            output.json({"session": session, "seq": seq, **plain(event)})
+        else:
+            output.line((str(seq), "bold"), f" {one_line(event.name)}: {one_line(event.question, 2000)}")
+    if not questions and not as_json:
+        output.line((f"{one_line(session)}: no open questions", "dim"))
+    return FINE
 
 
 def _posted(

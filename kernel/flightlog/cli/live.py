@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from flightlog.cli.output import Output
 from flightlog.cli.tally import TurnCount
 from flightlog.cli.terminal_text import arguments, counted, duration, one_line
 from flightlog_hookspecs.events import (
+    ApprovalAsked,
+    ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
     Record,
@@ -27,8 +30,9 @@ _REASONS: Final = {"completed": "bold green", "aborted": "bold yellow", "interru
 class LiveView:
     """Shows records on `output`. Calls, failures and the like stand on lines of their own."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, approve_command: Callable[[int], str]) -> None:
         self._output = output
+        self._approve_command = approve_command
         self._in_turn = False
         self._streamed = ""
 
@@ -39,7 +43,7 @@ class LiveView:
             case TurnStart():
                 self._in_turn = True
             case RequestSent():
-                self._streamed = ""
+                self._in_turn, self._streamed = True, ""
             case AssistantDelta() as event:
                 self._delta(event)
             case AssistantMessage() as event if self._in_turn:
@@ -52,6 +56,11 @@ class LiveView:
                 output.line((f"\u2717 attempt {event.attempt} failed: {one_line(event.message)}", "red"))
             case RequestRetry() as event:
                 output.line((f"\u21bb attempt {event.attempt} in {duration(event.delay_ms * 1000)}", "dim"))
+            case ApprovalAsked() as event:
+                output.line(("? ", "yellow"), one_line(event.question, 2000))
+                output.line((f"  {self._approve_command(record.seq)} [--deny]", "dim"))
+            case ApprovalDecided() as event:
+                output.line(("? ", "yellow"), f"{event.decision} by {one_line(event.by)}")
             case ToolCall() as event:
                 output.line(
                     ("\u25b8 ", "cyan"), (one_line(event.name), "bold"), f"({arguments(event.arguments)})", fit=True
@@ -60,7 +69,7 @@ class LiveView:
                 mark, style = _OUTCOMES.get(event.outcome, ("\u2717", "red"))
                 took = f" ({duration(event.duration_us)})" if event.duration_us else ""
                 output.line((f"  {mark} ", style), f"{one_line(event.name)}{took}: {one_line(event.text)}", fit=True)
-            case TurnEnd() if not self._in_turn:
+            case TurnEnd(reason="interrupted"):
                 output.line((f"\u21bb turn {record.turn} was cut off; it is closed as interrupted", "dim"))
             case TurnEnd():
                 self._in_turn = False

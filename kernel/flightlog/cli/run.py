@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from signal import SIGINT, SIGTERM
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 import trio
 from attrs import frozen
 
-from flightlog import Clock, Kernel
+from flightlog import Clock, Kernel, Question
 from flightlog.api import open_kernel
 from flightlog.cli.exits import FAILED, FINE, TERMINATED
 from flightlog.cli.follow import Follower
@@ -23,7 +23,9 @@ from flightlog.cli.output import Output, complain
 from flightlog.cli.tally import Tally
 from flightlog.cli.terminal_text import counted
 from flightlog_hookspecs.errors import UsageError
-from flightlog_hookspecs.events import Record
+from flightlog_hookspecs.events import Record, TurnEnd
+
+_PAUSED: Final = TurnEnd(reason="paused", cause="approval")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,12 +42,20 @@ class Order:
     workspace: str | None
     as_json: bool
     take_over: bool
+    approver: bool
+    waits: bool
 
     def resume_command(self, *text: str) -> str:
         """How to go on with the session from a shell."""
         options = [("--db", None if is_found_unaided(self.db) else self.db), ("--workspace", self.workspace)]
         given = [part for name, value in options if value for part in (name, value)]
+        given += ["--approver"] if self.approver else []
         return shlex.join(["flightlog", "resume", self.session, *text, *given])
+
+    def approve_command(self, seq: int) -> str:
+        """How to answer the question in row `seq` from a shell."""
+        db = [] if is_found_unaided(self.db) else ["--db", self.db]
+        return shlex.join(["flightlog", "approve", self.session, str(seq), *db])
 
 
 def _model_options(command: F) -> F:
@@ -57,6 +67,12 @@ def _model_options(command: F) -> F:
             metavar="DIR",
             type=click.Path(exists=True, file_okay=False),
             help="The folder tools may work in. Default: none.",
+        ),
+        click.option(
+            "--approver", is_flag=True, help="A call may wait for `flightlog approve`. Default: it is denied."
+        ),
+        click.option(
+            "--no-wait", is_flag=True, help="The same, but leave a turn that waits for later, and exit with 1."
         ),
         click.option("--take-over", is_flag=True, help="Take the session from an owner that is stuck."),
         db_option,
@@ -77,6 +93,8 @@ def run(
     model: str | None,
     system: str | None,
     workspace: str | None,
+    approver: bool,
+    no_wait: bool,
     take_over: bool,
     db: str | None,
     as_json: bool,
@@ -96,6 +114,8 @@ def run(
         workspace=workspace,
         as_json=as_json,
         take_over=take_over,
+        approver=approver or no_wait,
+        waits=not no_wait,
     )
     return trio.run(_carry_out, order)
 
@@ -110,6 +130,8 @@ def resume(
     model: str | None,
     system: str | None,
     workspace: str | None,
+    approver: bool,
+    no_wait: bool,
     take_over: bool,
     db: str | None,
     as_json: bool,
@@ -129,6 +151,8 @@ def resume(
         workspace=workspace,
         as_json=as_json,
         take_over=take_over,
+        approver=approver or no_wait,
+        waits=not no_wait,
     )
     return trio.run(_carry_out_on_existing, order)
 
@@ -160,7 +184,7 @@ async def _drive(order: Order, *, must_exist: bool) -> int:
 
 
 async def _session(order: Order, output: Output, interruption: Interruption, *, must_exist: bool) -> int:
-    view, tally = LiveView(output), Tally()
+    view, tally = LiveView(output, order.approve_command), Tally()
 
     def show(record: Record) -> None:
         tally.take(record)
@@ -175,7 +199,7 @@ async def _session(order: Order, output: Output, interruption: Interruption, *, 
             complain(f"plugin {problem.name!r} was left out: {problem.error}")
         follower.seq = await _length(kernel, order.session, must_exist=must_exist)
         async with kernel.session(
-            order.session, model=order.model, system=order.system, take_over=order.take_over
+            order.session, model=order.model, system=order.system, approver=order.approver, take_over=order.take_over
         ) as session:
             reader = kernel.read(order.session)
             async with trio.open_nursery() as nursery:
@@ -184,20 +208,22 @@ async def _session(order: Order, output: Output, interruption: Interruption, *, 
                 if order.text is not None:
                     await session.followup(order.text)
                     interruption.accepted = True
-                await session.run()
+                await session.run(wait=order.waits)
                 interruption.session = None
                 nursery.cancel_scope.cancel()
-            pending = session.pending
+            pending, questions = session.pending, session.questions()
         await follower.catch_up(reader)
     cut_short = interruption.exit_code is not None and pending > 0
-    return _conclude(order, output, tally, pending, cut_short=cut_short)
+    return _conclude(order, output, tally, pending, questions, cut_short=cut_short)
 
 
-def _conclude(order: Order, output: Output, tally: Tally, pending: int, *, cut_short: bool) -> int:
+def _conclude(
+    order: Order, output: Output, tally: Tally, pending: int, questions: list[Question], *, cut_short: bool
+) -> int:
     """Say how it went; returns the exit code. `cut_short`: a signal kept queued messages from running."""
     code = FINE if not tally.failed and not cut_short else FAILED
     if order.as_json:
-        output.json(_result(order, tally, pending))
+        output.json(_result(order, tally, pending, questions))
     else:
         for turn in tally.turns:
             if turn.end is not None:
@@ -206,13 +232,17 @@ def _conclude(order: Order, output: Output, tally: Tally, pending: int, *, cut_s
             output.line((f"nothing to do: session {order.session} is idle", "dim"))
     if code != FINE:
         for turn in tally.failed:
-            complain(f"turn {turn.number} ended as {turn.reason}")
+            if turn.end is not None:
+                complain(f"turn {turn.number} ended as {turn.reason}")
+            for question in questions if turn.end is None else ():
+                answer = f"{order.approve_command(question.seq)} [--deny]"
+                complain(f"turn {turn.number} waits for an answer about {question.name}: {answer}")
         queued = f"{counted(pending, 'message')} still queued. " if pending else ""
-        complain(f"{queued}To go on: {order.resume_command() if pending else order.resume_command('continue')}")
+        complain(f"{queued}To go on: {order.resume_command(*([] if pending or questions else ['continue']))}")
     return code
 
 
-def _result(order: Order, tally: Tally, pending: int) -> dict[str, Any]:
+def _result(order: Order, tally: Tally, pending: int, questions: list[Question]) -> dict[str, Any]:
     turns = [
         {
             "turn": turn.number,
@@ -221,11 +251,17 @@ def _result(order: Order, tally: Tally, pending: int) -> dict[str, Any]:
             "calls": turn.calls,
             "input_tokens": turn.input_tokens,
             "output_tokens": turn.output_tokens,
-            **{name: value for name, value in plain(turn.end).items() if name != "kind"},
+            **{name: value for name, value in plain(turn.end or _PAUSED).items() if name != "kind"},
         }
         for turn in tally.turns
     ]
-    return {"kind": "result", "session": order.session, "turns": turns, "pending": pending}
+    return {
+        "kind": "result",
+        "session": order.session,
+        "turns": turns,
+        "pending": pending,
+        "questions": plain(questions),
+    }
 
 
 async def _length(kernel: Kernel, session: str, *, must_exist: bool) -> int:

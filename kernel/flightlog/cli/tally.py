@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import define, field
 
-from flightlog_hookspecs.events import AssistantMessage, Record, StepStart, ToolCall, TurnEnd, TurnStart
+from flightlog_hookspecs.events import AssistantMessage, Record, SessionOpened, StepStart, ToolCall, TurnEnd, TurnStart
 
 
 @define
@@ -32,15 +32,15 @@ class TurnCount:
 
 @define
 class Tally:
-    """The turns that began in this run, in order. Rows of an earlier, recovered turn do not count."""
+    """The turns that ran in this run, in order. Rows of an earlier turn that recovery closed do not count."""
 
     turns: list[TurnCount] = field(factory=list)
 
     def take(self, record: Record) -> None:
         """Count `record` in."""
         event = record.event
-        if isinstance(event, TurnStart):
-            self.turns.append(TurnCount(number=record.turn or 0, started_us=record.at_us))
+        if isinstance(event, (TurnStart, SessionOpened)) and record.turn is not None:
+            self.turns.append(TurnCount(number=record.turn, started_us=record.at_us))
         turn = self.turns[-1] if self.turns else None
         if turn is None or record.turn != turn.number:
             return
@@ -53,6 +53,8 @@ class Tally:
                 turn.input_tokens += event.input_tokens
                 turn.output_tokens += event.output_tokens
                 turn.text = event.text
+            case TurnEnd(reason="interrupted"):
+                self.turns.pop()
             case TurnEnd():
                 turn.end, turn.ended_us = event, record.at_us
 

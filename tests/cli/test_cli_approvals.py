@@ -1,0 +1,106 @@
+"""`run --approver`, `run --no-wait` and `approve`: calls that wait for a person, from the terminal."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from flightlog_process import Shell
+
+
+@pytest.fixture
+def asking(shell: Shell) -> Shell:
+    """A shell with the model that pays and the guard that asks."""
+    return shell.with_plugin("asking", "asking_plugin")
+
+
+def paid(shell: Shell) -> list[str]:
+    file = shell.folder / "paid"
+    return file.read_text().split() if file.exists() else []
+
+
+def paused(shell: Shell, *more: str) -> str:
+    """Run up to the question; returns its row."""
+    done = shell.run("run", "pay", "--session", "s", "--model", "asking:m", "--no-wait", *more, code=1)
+    return re.search(r"flightlog approve s (\d+)", done.err)[1]  # type: ignore[index]
+
+
+def test_without_an_approver_the_call_is_denied(asking: Shell) -> None:
+    asking.run("run", "pay", "--session", "s", "--model", "asking:m")
+    assert paid(asking) == ["bob"]
+
+
+def test_no_wait_leaves_the_turn_suspended_and_says_how_to_go_on(asking: Shell) -> None:
+    done = asking.run("run", "pay", "--session", "s", "--model", "asking:m", "--no-wait", code=1)
+    assert "? May pay run?" in done.out
+    assert "turn 1 ended" not in done.err
+    assert re.search(r"turn 1 waits for an answer about pay: flightlog approve s \d+ \[--deny\]", done.err)
+    assert "To go on: flightlog resume s --approver" in done.err
+    assert asking.kinds("s").count("turn/end") == 0
+    assert asking.call("verify", "s").code == 0
+
+
+def test_an_answer_and_a_resume_finish_the_turn_and_run_nothing_twice(asking: Shell) -> None:
+    seq = paused(asking)
+    assert asking.call("approve", "s").out == f"{seq} pay: May pay run?\n"
+    assert asking.call("approve", "s", seq, "--by", "grace").out == "s: approval sent\n"
+    done = asking.run("resume", "s")
+    assert (sorted(paid(asking)), "Paid both." in done.out) == (["ada", "bob"], True)
+    assert "turn 1 completed" in done.out
+    assert asking.call("approve", "s").out == "s: no open questions\n"
+
+
+def test_a_resume_before_the_answer_pauses_again(asking: Shell) -> None:
+    seq = paused(asking)
+    again = asking.run("resume", "s", "--no-wait", code=1)
+    assert f"flightlog approve s {seq}" in again.err
+    assert "nothing to do" not in again.out
+
+
+def test_the_questions_and_the_paused_turn_as_json(asking: Shell) -> None:
+    done = asking.run("run", "pay", "--session", "s", "--model", "asking:m", "--no-wait", "--json", code=1)
+    result = done.json_lines[-1]
+    (question,) = result["questions"]
+    assert (question["name"], question["arguments"]) == ("pay", '{"to": "ada"}')
+    assert [(turn["turn"], turn.get("reason")) for turn in result["turns"]] == [(1, "paused")]
+    (listed,) = asking.call("approve", "s", "--json").json_lines
+    assert (listed["seq"], listed["name"], listed["guard"]) == (question["seq"], "pay", "cashier")
+    assert listed["arguments"] == '{"to": "ada"}'
+
+
+def test_a_denial_with_its_reason_is_told_to_the_model(asking: Shell) -> None:
+    seq = paused(asking)
+    asking.call("approve", "s", seq, "--deny", "--by", "grace", "--reason", "Too much.")
+    asking.run("resume", "s")
+    assert paid(asking) == ["bob"]
+    assert "Denied by grace. Too much." in asking.call("show", "s", "--json").out
+
+
+def test_an_answer_to_remember_is_not_asked_for_again(asking: Shell) -> None:
+    asking.call("approve", "s", paused(asking), "--remember")
+    asking.run("resume", "s")
+    asking.run("resume", "s", "and eve", "--no-wait")
+    assert sorted(paid(asking)) == ["ada", "bob", "eve"]
+
+
+@pytest.mark.kill
+def test_a_run_with_an_approver_waits_for_the_answer_of_another_process(asking: Shell) -> None:
+    with asking.held("run", "pay", "--session", "s", "--model", "asking:m", "--approver") as held:
+        hint = held.lines_until("flightlog approve s")[-1]
+        asking.call("approve", "s", re.search(r"approve s (\d+)", hint)[1])  # type: ignore[index]
+        done = held.finished()
+    assert (done.code, sorted(paid(asking))) == (0, ["ada", "bob"])
+
+
+@pytest.mark.parametrize("more", [("--deny",), ("--remember",), ("--reason", "x"), ("--key", "k")])
+def test_an_answer_without_its_question_is_a_usage_error(shell: Shell, more: tuple[str, ...]) -> None:
+    shell.run("run", "first", "--session", "s")
+    assert "SEQ is missing" in shell.call("approve", "s", *more, code=2).complaint
+
+
+def test_the_questions_of_a_session_that_does_not_exist_are_a_usage_error(shell: Shell) -> None:
+    shell.run("run", "first", "--session", "s")
+    assert "no session" in shell.call("approve", "t", code=2).complaint
