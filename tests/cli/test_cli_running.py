@@ -92,6 +92,7 @@ def test_resume_of_an_idle_session_says_that_there_is_nothing_to_do(shell: Shell
         "session": "s",
         "turns": [],
         "pending": 0,
+        "questions": [],
     }
 
 

@@ -293,6 +293,7 @@ async def test_changed_arguments_survive_the_restart_and_are_what_is_asked_about
     async with at_till(tmp_path, ["ada"]) as (_, session):
         (question,) = session.questions()
         assert question.arguments == '{"to": "grace"}'
+        assert (question.question, question.guard) == ('may pay run with {"to": "ada"}?', "guard")
         await session.approve(seq)
         await session.run()
     assert payments(tmp_path) == ["grace"]

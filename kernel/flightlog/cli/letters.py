@@ -14,8 +14,9 @@ from flightlog.cli.json_form import plain
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
 from flightlog.cli.terminal_text import one_line
+from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.errors import UsageError
-from flightlog_hookspecs.events import ApprovalAsked, ApprovalDecided
+from flightlog_hookspecs.events import ApprovalAsked, ApprovalDecided, AssistantMessage
 
 key_option = click.option("--key", metavar="KEY", help="An idempotency key: sending twice under it is sending once.")
 
@@ -102,16 +103,20 @@ def cancel(
 def _listed(session: str, path: str, *, as_json: bool) -> int:
     """Print the open questions of `session`: a JSON document each, or some lines."""
     output = Output(as_json=as_json)
-    questions: dict[int, ApprovalAsked] = {}
+    questions: dict[int, tuple[ApprovalAsked, str]] = {}
+    calls: list[ToolCallBlock] = []
     with open_log(path, discover=False) as log:
         for record in log.session(session).records():
-            if isinstance(record.event, ApprovalAsked):
-                questions[record.seq] = record.event
+            if isinstance(record.event, AssistantMessage):
+                calls = [block for block in record.event.content if isinstance(block, ToolCallBlock)]
+            elif isinstance(record.event, ApprovalAsked):
+                asked = record.event
+                questions[record.seq] = asked, asked.arguments or calls[asked.position].arguments
             elif isinstance(record.event, ApprovalDecided):
                 questions.pop(record.event.asked_seq, None)
-    for seq, event in questions.items():
+    for seq, (event, arguments) in questions.items():
         if as_json:
-            output.json({"session": session, "seq": seq, **plain(event)})
+            output.json({"session": session, "seq": seq, **plain(event), "arguments": arguments})
         else:
             output.line((str(seq), "bold"), f" {one_line(event.name)}: {one_line(event.question, 2000)}")
     if not questions and not as_json:

@@ -174,7 +174,7 @@ def _tool_result(state: State, event: ToolResult, seq: int, epoch: int) -> State
 
 def _asked(state: State, event: ApprovalAsked, seq: int, epoch: int) -> State:
     state = changed(state, questions=state.questions.with_item(seq))
-    return _with_call(state, event.position, asked_seq=seq, changed=event.arguments or None)
+    return _with_call(state, event.position, asked=event, asked_seq=seq)
 
 
 def _decided(state: State, event: ApprovalDecided, seq: int, epoch: int) -> State:

@@ -12,6 +12,7 @@ from flightlog.core.doubt import NO_DOUBTS, Signature, signature
 from flightlog.core.growing_set import GrowingSet
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.events import (
+    ApprovalAsked,
     ApprovalDecided,
     AssistantMessage,
     Decision,
@@ -48,9 +49,8 @@ class Pending:
 class Call:
     """A call of the step's assistant message. Answered once `outcome` is set.
 
-    `asked_seq` is the row of the question about it, `decided` the answer to it, `changed` the arguments
-    that guards gave it in place of its own. A `doubtful` one was not started in the rows that a repair
-    kept, but may have been in those that were lost.
+    `asked` is the question about it, in row `asked_seq`, and `decided` the answer to that. A `doubtful` one
+    was not started in the rows that a repair kept, but may have been in those that were lost.
     """
 
     position: int
@@ -59,8 +59,8 @@ class Call:
     arguments: str
     started: ToolCall | None = None
     started_seq: int | None = None
+    asked: ApprovalAsked | None = None
     asked_seq: int | None = None
-    changed: str | None = None
     decided: ApprovalDecided | None = None
     outcome: Outcome | None = None
     doubtful: bool = False
@@ -71,9 +71,14 @@ class Call:
         return self.decided.decision if self.decided else None
 
     @property
+    def wanted(self) -> str:
+        """The arguments to run it with: its own, unless guards gave it others before they asked."""
+        return self.asked.arguments if self.asked and self.asked.arguments else self.arguments
+
+    @property
     def signature(self) -> Signature:
         """What makes another call the same one: the tool, and the arguments it ran or would have run with."""
-        return signature(self.name, self.started.arguments if self.started else self.changed or self.arguments)
+        return signature(self.name, self.started.arguments if self.started else self.wanted)
 
 
 @frozen(kw_only=True, slots=False)

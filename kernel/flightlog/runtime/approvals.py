@@ -20,12 +20,17 @@ NOBODY = "nobody"
 
 @frozen(kw_only=True)
 class Question:
-    """A call that waits for a person: give `seq` to `Session.approve`. `arguments` is raw JSON text."""
+    """A call that waits for a person: give `seq` to `Session.approve`.
+
+    `arguments` is the raw JSON text it would run with; `guard` wants to know, and asks `question`.
+    """
 
     seq: int
     call_id: str
     name: str
     arguments: str
+    question: str
+    guard: str
 
 
 class Approvals:
@@ -98,9 +103,16 @@ class Approvals:
         """The questions that still wait for an answer, in call order."""
         step = self._journal.state.step
         return [
-            Question(seq=call.asked_seq, call_id=call.call_id, name=call.name, arguments=call.changed or call.arguments)
+            Question(
+                seq=call.asked_seq,
+                call_id=call.call_id,
+                name=call.name,
+                arguments=call.wanted,
+                question=call.asked.question,
+                guard=call.asked.guard,
+            )
             for call in (step.calls if step else ())
-            if call.asked_seq is not None and call.decided is None and call.outcome is None
+            if call.asked is not None and call.asked_seq is not None and call.decided is None and call.outcome is None
         ]
 
     def _call(self, position: int) -> Call:

@@ -97,7 +97,7 @@ class ToolRunner:
                 end = failed(f"There is no tool named {call.name!r}. Available: {known}.")
                 refused.append((call, self._result(call, end, None, 0), end.blob))
                 continue
-            raw = call.changed or call.arguments
+            raw = call.wanted
             try:
                 arguments = registered.item.arguments(raw)
             except BadArguments as error:
