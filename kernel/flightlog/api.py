@@ -55,6 +55,8 @@ class Kernel:
         self._queries = Queries(store)
         self._postman = Postman(store)
         self._commits = GroupCommit(store)
+        self._background: trio.Nursery
+        self._serving = trio.Event()
         self.registry = registry
 
     @asynccontextmanager
@@ -91,6 +93,7 @@ class Kernel:
             raise SessionBusy(f"session {name!r} is already open in this kernel")
         self._open.add(name)
         try:
+            await self._serving.wait()
             journal = await open_session(
                 self._commits,
                 name,
@@ -108,17 +111,17 @@ class Kernel:
                 with trio.CancelScope(shield=True):
                     await close_session(journal)
                 raise
-            async with beside(session.observe):
-                try:
-                    self._postman.add(session)
-                    await session.take_letters()
-                    yield session
-                finally:
-                    with trio.CancelScope(shield=True):
-                        self._postman.remove(session)
-                        await session.close()
-                        await close_session(journal)
-                        await session.observed()
+            self._background.start_soon(session.observe)
+            try:
+                self._postman.add(session)
+                await session.take_letters()
+                yield session
+            finally:
+                with trio.CancelScope(shield=True):
+                    self._postman.remove(session)
+                    await session.close()
+                    await close_session(journal)
+                    await session.observed()
         finally:
             self._open.discard(name)
 
@@ -157,9 +160,15 @@ class Kernel:
         _check_name(name)
         return Mailbox(self._store, name, self._clock)
 
-    async def deliver(self) -> None:
-        """Hand letters to the sessions that this kernel owns, until cancelled. `open_kernel` runs it."""
-        await self._postman.run()
+    async def serve(self) -> None:
+        """Hand letters to the sessions that this kernel owns and let hooks watch them, until cancelled.
+
+        `open_kernel` runs it.
+        """
+        async with trio.open_nursery() as nursery:
+            self._background = nursery
+            self._serving.set()
+            await self._postman.run()
 
     def read(self, name: str) -> SessionReader:
         """Read session `name` without owning or changing it. Raises `UsageError` when there is none."""
@@ -237,7 +246,7 @@ async def open_kernel(
     store = Store.open(_path("path", path))
     kernel = Kernel(store, registry, folder, clock or Clock(), on_boundary)
     try:
-        async with beside(kernel.deliver):
+        async with beside(kernel.serve):
             yield kernel
     finally:
         try:

@@ -22,6 +22,8 @@ from flightlog_hookspecs.events import (
     InboxSplice,
     LetterTaken,
     PluginFault,
+    PluginLoaded,
+    PluginUnloaded,
     RequestFailed,
     RequestHeader,
     RequestRetry,
@@ -117,6 +119,8 @@ TOLD = UserMessage(
     message_id="c1", content=(*text_blocks("now:"), *text_blocks("be brief")), source="context", section="rules"
 )
 NEXT = evolve(OPENED, lock=1)
+LOADED = PluginLoaded(plugin="p", version="1")
+GONE = PluginUnloaded(plugin="p", version="1")
 FAULT = PluginFault(plugin="p", hook="h", error="broken")
 
 CASES: dict[str, list[Case]] = {
@@ -178,6 +182,11 @@ CASES: dict[str, list[Case]] = {
         *((REST, evolve(ACCEPT, cause=cause)) for cause in ("withdrawn", "cancelled")),
         *((PENDING, evolve(ACCEPT, removed=1, cause=cause)) for cause in ("withdrawn", "cancelled")),
         *((PENDING, evolve(WITHDRAW, cause=cause)) for cause in ("accepted", "edited")),
+    ],
+    "plugin-loaded": [
+        (REST, GONE),
+        ((*REST, LOADED, GONE), GONE),
+        ((*REST, LOADED), evolve(GONE, version="2")),
     ],
     "letter-once": [
         ((*REST, TAKEN), TAKEN),
@@ -352,6 +361,8 @@ PLACES: dict[type, tuple[Log, Event]] = {
     ApprovalDecided: (QUESTIONED, ALLOWED),
     LetterTaken: (QUESTIONED, TAKEN),
     PluginFault: (STARTED, FAULT),
+    PluginLoaded: (REST, LOADED),
+    PluginUnloaded: ((*REST, LOADED), GONE),
     UnknownEvent: (STARTED, NOTE),
 }
 """For each class of events a log that it may follow."""

@@ -11,7 +11,7 @@ from attrs import define, evolve, field
 from flightlog.core.fold import fold, placed
 from flightlog.core.invariants import check
 from flightlog.core.limits import Limits
-from flightlog.core.plan import Action, Append, Idle, RunTools, SendRequest, follow, plan, retry_after
+from flightlog.core.plan import Action, Append, Idle, RunTools, SendRequest, Stop, follow, plan, retry_after
 from flightlog.core.state import EMPTY, Call, State
 from flightlog_hookspecs.content import ToolCallBlock, text_blocks
 from flightlog_hookspecs.errors import InvariantViolation
@@ -131,6 +131,8 @@ def outcomes(session: Session, action: Action) -> Iterator[Session]:
     match action:
         case Append(events=events):
             yield session.then(*events)
+        case Stop(end=end):
+            yield session.then(end)
         case SendRequest(attempt=attempt):
             open_attempt = sent(session, attempt)
             yield from (answered(open_attempt, finish) for finish in FINISHES)
@@ -205,7 +207,7 @@ class Explorer:
 
 def check_follow(session: Session, action: Append) -> None:
     """What follows without an effect is what the plan says event by event, up to the next effect or rest."""
-    together = follow(session.state, session.seq, action.events, LIMITS)
+    together = follow(session.state, session.seq, action.events, LIMITS, stops=False)
     one_by_one = session
     while isinstance(next_action := plan(one_by_one.state, LIMITS), Append):
         one_by_one = one_by_one.then(*next_action.events)
@@ -219,7 +221,7 @@ def test_every_situation_has_an_action_and_leads_to_rest() -> None:
     assert {here[0] for here in idle} == {()}, "nothing that waits for a turn is left waiting"
     assert {here[1] for here in idle} == {(), (False,)}, "what was injected may wait, a steer may not"
     kinds = {type(action) for action in explorer.actions.values()}
-    assert kinds == {Idle, Append, SendRequest, RunTools}
+    assert kinds == {Idle, Append, Stop, SendRequest, RunTools}
     assert len(explorer.actions) > 500
     assert {(end.reason, end.code) for end in explorer.ends} == {
         ("completed", ""),
@@ -345,7 +347,9 @@ def test_once_all_calls_are_answered_the_model_is_asked_again(finish: str) -> No
 def test_an_answer_without_calls_ends_the_turn_by_how_it_finished(finish: str, end: TurnEnd | None) -> None:
     session = answered(IN_FLIGHT, finish)
     assert plan(session.state, LIMITS) == Append((StepEnd(),))
-    assert plan(session.then(StepEnd()).state, LIMITS) == Append((end or StepStart(),))
+    action = plan(session.then(StepEnd()).state, LIMITS)
+    stops = end is not None and end.reason == "completed"
+    assert action == (Stop(end) if stops and end else Append((end or StepStart(),)))
 
 
 def test_a_steer_at_rest_gets_a_turn_of_its_own() -> None:
@@ -355,7 +359,7 @@ def test_a_steer_at_rest_gets_a_turn_of_its_own() -> None:
 
 def test_what_was_injected_keeps_no_turn_open() -> None:
     session = answered(IN_FLIGHT.accepting("next_step", "by the way"), "stop").then(StepEnd())
-    assert plan(session.state, LIMITS) == Append((TurnEnd(reason="completed"),))
+    assert plan(session.state, LIMITS) == Stop(TurnEnd(reason="completed"))
     waiting = session.then(TurnEnd(reason="completed"))
     assert plan(waiting.state, LIMITS) == Idle()
     steered = waiting.accepting("next_step", "now", wakes=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 import trio
@@ -27,29 +28,33 @@ class Observer:
         self._journal = journal
         self._around = around
         self._done = trio.Event()
+        self._scope = trio.CancelScope()
 
     async def run(self, records: Subscription) -> None:
         """Until the records end. Those from before the first hook was registered are not shown to it."""
-        hooks = self._around.hooks
         try:
-            while not hooks.any_at(POINT):
-                await self._around.registry.changed()
-                records.seq = self._journal.seq
-            async for record in records:
-                if not _is_ours(record):
-                    faults = await hooks.event_committed(record)
-                    if faults and not self._journal.state.closed:
-                        await self._journal.append(*faults)
-        except StoreError:
-            pass  # whoever needs the log is told; watching it needs nothing more
+            with self._scope, suppress(StoreError):  # whoever needs the log is told; watching it needs nothing more
+                await self._watch(records)
         finally:
             self._done.set()
+
+    async def _watch(self, records: Subscription) -> None:
+        hooks = self._around.hooks
+        while not hooks.any_at(POINT):
+            await self._around.registry.changed()
+            records.seq = self._journal.seq
+        async for record in records:
+            if not _is_ours(record):
+                faults = await hooks.event_committed(record)
+                if faults and not self._journal.state.closed:
+                    await self._journal.append(*faults)
 
     async def finish(self) -> None:
         """Let the hooks see the last records, for a few seconds at most."""
         if self._around.hooks.any_at(POINT):
             with trio.move_on_after(FINISH_S):
                 await self._done.wait()
+        self._scope.cancel()
 
 
 def _is_ours(record: Record) -> bool:
