@@ -59,6 +59,7 @@ def load_plugins(*, discover: Discover, plugins: Sequence[object]) -> Registry:
 
 def register(registry: Registry, plugin: object) -> Registration:
     """Register `plugin` in the scope of `registry`. Raises `PluginError`, and nothing is registered."""
+    registry.check_thread()
     return Registration(registry, _enter(registry, plugin))
 
 
