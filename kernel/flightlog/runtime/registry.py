@@ -90,11 +90,16 @@ class Offer:
 
 @frozen(kw_only=True)
 class PluginProblem:
-    """A plugin that was left out, why, and where the fault is ("file:line", "" when that is unknown)."""
+    """A plugin that was left out and why.
+
+    `where` is "file:line", the file alone or "", as far as it is known; `distribution` is what pip calls it.
+    """
 
     name: str
     error: str
     where: str = ""
+    version: str = ""
+    distribution: str = ""
 
 
 class Registry:
@@ -135,8 +140,12 @@ class Registry:
     @property
     def versions(self) -> tuple[PluginVersion, ...]:
         """The plugins in the order in which they were registered, outer scopes first."""
-        own = tuple(offer.plugin.version for offer in self._offers)
-        return (*self.outer.versions, *own) if self.outer else own
+        return tuple(offer.plugin.version for offer in self.offers)
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """What each plugin registered, in the order of `versions`."""
+        return (*self.outer.offers, *self._offers) if self.outer else tuple(self._offers)
 
     def hooks(self, point: Point) -> list[Registered[Hook]]:
         """The hooks at `point` in the order in which they are asked."""
