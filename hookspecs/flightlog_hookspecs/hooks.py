@@ -18,13 +18,13 @@ they had said nothing. The other hooks are asked all the same.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar, overload
 
 from attrs import field, frozen
 
 from flightlog_hookspecs.content import Block, text_blocks
 from flightlog_hookspecs.errors import FailureKind
-from flightlog_hookspecs.events import Head, Message
+from flightlog_hookspecs.events import Head, Message, Record
 from flightlog_hookspecs.stream import Usage
 from flightlog_hookspecs.tools import Effect, Outcome, ToolOutput
 
@@ -219,3 +219,39 @@ class Hook:
     body: Callable[[Any], object | Awaitable[object]]
     name: str
     limit_s: float = 5.0
+
+
+View = TypeVar("View")
+Answer = TypeVar("Answer")
+_Wrap = Callable[[Callable[[View], Answer | Awaitable[Answer | None] | None]], Hook]
+
+
+@overload
+def hook(point: Literal["before_step"], *, name: str = ..., limit_s: float = ...) -> _Wrap[StepView, Veto | Append]: ...
+@overload
+def hook(point: Literal["before_request"], *, name: str = ..., limit_s: float = ...) -> _Wrap[RequestView, Veto]: ...
+@overload
+def hook(
+    point: Literal["before_tool"], *, name: str = ..., limit_s: float = ...
+) -> _Wrap[ProposedCall, Allow | Deny | Ask | Arguments]: ...
+@overload
+def hook(
+    point: Literal["after_tool"], *, name: str = ..., limit_s: float = ...
+) -> _Wrap[FinishedCall, Replace | Append]: ...
+@overload
+def hook(
+    point: Literal["on_request_error"], *, name: str = ..., limit_s: float = ...
+) -> _Wrap[FailedRequest, Retry | Switch]: ...
+@overload
+def hook(
+    point: Literal["turn_stopping"], *, name: str = ..., limit_s: float = ...
+) -> _Wrap[StoppingTurn, Continue]: ...
+@overload
+def hook(point: Literal["event_committed"], *, name: str = ..., limit_s: float = ...) -> _Wrap[Record, None]: ...
+def hook(point: Point, *, name: str = "", limit_s: float = 5.0) -> Callable[[Callable[[Any], Any]], Hook]:
+    """Make a `Hook` of a function, sync or async, whose types fit `point`; it is named like it by default."""
+
+    def wrap(body: Callable[[Any], Any]) -> Hook:
+        return Hook(point=point, body=body, name=name or getattr(body, "__name__", ""), limit_s=limit_s)
+
+    return wrap

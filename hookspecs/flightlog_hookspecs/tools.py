@@ -62,10 +62,10 @@ class Tool:
     an endless C loop is one failed call (the body must be importable by name).
     """
 
-    body: Callable[..., Any]
+    body: Callable[..., object]
     name: str = Factory(lambda self: getattr(self.body, "__name__", ""), takes_self=True)
     description: str = ""
-    parameters: Mapping[str, Any] | None = None
+    parameters: Mapping[str, object] | None = None
     mode: Mode = "exclusive"
     effect: Effect = "external"
     timeout_s: float = 60.0
@@ -73,7 +73,7 @@ class Tool:
 
 
 @overload
-def tool(body: Callable[..., Any], /) -> Tool: ...
+def tool(body: Callable[..., object], /) -> Tool: ...
 @overload
 def tool(
     *,
@@ -83,11 +83,13 @@ def tool(
     effect: Effect = ...,
     timeout_s: float = ...,
     isolation: Isolation = ...,
-) -> Callable[[Callable[..., Any]], Tool]: ...
-def tool(body: Callable[..., Any] | None = None, /, **options: Any) -> Tool | Callable[[Callable[..., Any]], Tool]:
+) -> Callable[[Callable[..., object]], Tool]: ...
+def tool(
+    body: Callable[..., object] | None = None, /, **options: Any
+) -> Tool | Callable[[Callable[..., object]], Tool]:
     """Make a `Tool` of a typed function with a docstring; use it with or without options."""
 
-    def wrap(function: Callable[..., Any]) -> Tool:
+    def wrap(function: Callable[..., object]) -> Tool:
         return Tool(body=function, **options)
 
     return wrap if body is None else wrap(body)
