@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
 import threading
 import warnings
 from collections.abc import Callable
@@ -35,7 +36,8 @@ from flightlog_hookspecs.events import (
     ToolResult,
     TurnEnd,
 )
-from support.kernels import events_of, opened, outcomes_of, session_of, verified
+from support.kernels import events_of, opened, outcomes_of, session_of, trio_clock, verified
+from support.memory_folder import subfolder
 
 
 def named(name: str, text: str = "") -> Tool:
@@ -468,6 +470,27 @@ async def test_a_section_can_be_registered_from_inside_a_hook_and_is_told_next(t
     assert len({sent.header_seq for sent in events_of(path, RequestSent)}) == 1
 
 
+async def test_a_tool_in_a_thread_can_take_back_its_own_plugin(tmp_path: Path) -> None:
+    @tool(effect="write")
+    def farewell() -> str:
+        """Take itself back, from a thread."""
+        trio.from_thread.run(registration.aclose)
+        return "gone"
+
+    model = FakeModel([calls(("farewell", {})), words("ok")])
+    async with opened(tmp_path / "a.db", model) as kernel, kernel.session("s", model="fake:m") as session:
+        registration = kernel.register(Bundle(tools=[farewell]))
+        assert (await say(session)).reason == "completed"
+    assert outcomes_of(tmp_path / "a.db") == ["ok"]
+
+
+async def test_registering_with_a_kernel_that_is_closed_is_refused(tmp_path: Path) -> None:
+    async with opened(tmp_path / "a.db", FakeModel([])) as kernel:
+        pass
+    with pytest.raises(UsageError, match="is closed"):
+        kernel.register(Bundle(tools=[named("late")]))
+
+
 # The other faces
 
 
@@ -595,3 +618,81 @@ async def test_a_turn_that_ends_in_error_names_the_adapter_that_is_gone(tmp_path
             turn = await say(session)
     assert (turn.reason, "no adapter named 'brief'" in turn.message) == ("error", True)
     assert [end.reason for end in events_of(path, TurnEnd)] == ["error"]
+
+
+# For all interleavings
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_nothing_of_a_plugin_starts_once_closing_it_has_returned(seed: int, tmp_path: Path) -> None:
+    """Plugins come and go at random moments of a turn that calls their tools, asks their guards and sections."""
+    path = subfolder(tmp_path) / "a.db"
+    chance = random.Random(seed)
+    gone: set[int] = set()
+    running: dict[int, int] = dict.fromkeys(range(3), 0)
+    late: list[str] = []
+
+    def made(number: int) -> Bundle:
+        async def at(what: str) -> None:
+            if number in gone:
+                late.append(f"{what} {number} started")
+            running[number] += 1
+            try:
+                await trio.sleep(chance.choice([0, 0, 0.1, 1]))
+            finally:
+                running[number] -= 1
+
+        async def body() -> str:
+            await at("tool")
+            return "ok"
+
+        async def guard(view: object) -> None:
+            await at("hook")
+
+        async def render() -> str:
+            await at("section")
+            return "text"
+
+        one = Tool(
+            body=body,
+            name=f"tool_{number}",
+            description="Work.",
+            effect="write",
+            mode=chance.choice(["parallel", "exclusive"]),
+        )
+        points: list[Point] = ["before_step", "before_request", "before_tool", "after_tool", "turn_stopping"]
+        return Bundle(
+            tools=[one],
+            hooks=[hook(point, f"{point} {number}", guard) for point in points],
+            sections=[PromptSection(name=f"s{number}", rank=1, render=render, kind="runtime")],
+        )
+
+    wanted = calls(*[(f"tool_{chance.randrange(3)}", {}) for _ in range(4)])
+    model = FakeModel([wanted, wanted, words("ok")])
+
+    async def main() -> None:
+        async with opened(path, model, clock=trio_clock()) as kernel, kernel.session("s", model="fake:m") as session:
+            held = {number: chance.choice([kernel, session]).register(made(number)) for number in range(3)}
+
+            async def come_and_go(number: int) -> None:
+                await trio.sleep(chance.uniform(0, 8))
+                await held[number].aclose()
+                gone.add(number)
+                if running[number]:
+                    late.append(f"{number} still runs")
+                if chance.random() < 0.5:
+                    await trio.sleep(chance.uniform(0, 2))
+                    gone.discard(number)
+                    held[number] = chance.choice([kernel, session]).register(made(number))
+
+            async with trio.open_nursery() as nursery:
+                for number in range(3):
+                    nursery.start_soon(come_and_go, number)
+                for _ in range(2):
+                    assert (await say(session)).reason == "completed"
+            for registration in held.values():
+                await registration.aclose()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert late == []
+    assert verified(path, model)
