@@ -19,6 +19,8 @@ from support.children import told_by
 HEADER = """
 from flightlog_hookspecs import Hook, PromptSection, Tool, hookimpl, tool
 
+SECTION = PromptSection(name="quiet", rank=1, render=lambda: "Be quiet.")
+
 def made(name):
     return Tool(body=lambda: name, name=name, description="Say a name.", effect="read")
 """
@@ -301,18 +303,18 @@ trio.run(main)
 
 OPEN = """
 import json, sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/."]  # the same folder twice
 import trio, flightlog
 import flightlog.runtime.quarantine as quarantine
 
-quarantine.LOAD_LIMIT_S = 1.5
+quarantine.LOAD_LIMIT_S = float(sys.argv[4])
 names = json.loads(sys.argv[3])
 
 async def main():
     async with flightlog.open_kernel(sys.argv[2], discover=names if isinstance(names, bool) else set(names)) as kernel:
         registry = kernel.registry
         print(json.dumps([
-            sorted(registry.tools),
+            sorted([*registry.tools, *registry.sections]),
             {problem.name: [problem.error, problem.where] for problem in registry.problems},
             sorted({"loud", "quiet"} & set(sys.modules)),
         ]))
@@ -322,10 +324,12 @@ trio.run(main)
 LOUD = "raise RuntimeError('loud')"
 
 
-def found(folder: Path, discover: str, **variables: str) -> tuple[list[str], dict[str, list[str]], list[str]]:
-    """The tools, the problems, and which of the modules were imported, in a fresh process."""
-    tools, problems, modules = told_by(OPEN, str(folder), str(folder / "a.db"), discover, env=variables)
-    return tools, problems, modules
+def found(
+    folder: Path, discover: str, *, limit_s: float = 120.0, **variables: str
+) -> tuple[list[str], dict[str, list[str]], list[str]]:
+    """The tools and sections, the problems, and which of the modules were imported, in a fresh process."""
+    offers, problems, modules = told_by(OPEN, str(folder), str(folder / "a.db"), discover, str(limit_s), env=variables)
+    return offers, problems, modules
 
 
 def test_without_discovery_installed_plugins_are_not_even_imported(tmp_path: Path) -> None:
@@ -351,9 +355,9 @@ def test_plugins_that_hang_are_left_behind_and_listed_with_the_line_they_hang_at
     hang = "import threading\nthreading.Event().wait()  # for ever"
     install(tmp_path, "at_import", hang)
     install(tmp_path, "in_its_hook", "@hookimpl\ndef register_tools(register):\n    " + hang.replace("\n", "\n    "))
-    install(tmp_path, "quiet", TOOL.format("made('quiet')"))
-    tools, problems, _ = found(tmp_path, '["at_import", "in_its_hook", "quiet"]')
-    assert tools == ["quiet"]
+    install(tmp_path, "quiet", "@hookimpl\ndef register_prompt_sections(register):\n    register(SECTION)")
+    offers, problems, _ = found(tmp_path, '["at_import", "in_its_hook", "quiet"]', limit_s=2.0)
+    assert offers == ["quiet"]
     assert sorted(problems) == ["at_import", "in_its_hook"]
     for name, (error, where) in problems.items():
         file, _, line = where.rpartition(":")

@@ -63,12 +63,14 @@ def _entries(problems: list[PluginProblem]) -> Iterator[EntryPoint]:
     try:
         yield from entry_points(group=PROJECT)
     except Exception:  # one unreadable file hides all of them: look at each distribution on its own
-        for distribution in distributions():
+        seen: dict[str, Distribution] = {}
+        for distribution in distributions():  # a folder that is on the path twice yields its own twice
+            name, where = _called(distribution), _metadata_file(distribution)
+            if seen.setdefault(name, distribution) is not distribution:
+                continue
             try:
                 yield from distribution.entry_points.select(group=PROJECT)
             except Exception as error:
-                name = _called(distribution)
-                where = _metadata_file(distribution)
                 problems.append(PluginProblem(name=name, error=described(error), where=where, distribution=name))
 
 
