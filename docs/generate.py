@@ -1,12 +1,12 @@
-"""Writes docs/events.md and docs/views.md from the code; with --check, fails when they differ from it."""
+"""Writes docs/events.md, hooks.md and views.md from the code; with --check, fails when they differ from it."""
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import get_args, get_type_hints
 
+import contract
 from attrs import NOTHING, fields
 
 from flightlog.core.invariants import RULES
@@ -36,7 +36,7 @@ def events() -> str:
             lines += ["| field | type | default |", "|---|---|---|"]
         for attribute in fields(cls):
             default = "" if attribute.default is NOTHING else f"`{attribute.default!r}`"
-            lines.append(f"| `{attribute.name}` | {_type(hints[attribute.name])} | {default} |")
+            lines.append(f"| `{attribute.name}` | {contract.type_name(hints[attribute.name])} | {default} |")
         lines += [""] if fields(cls) else []
     lines += ["## The law", "", "An event that breaks a rule is refused, live and on load, by the rule's name.", ""]
     lines += ["| rule | says |", "|---|---|", *(f"| `{rule}` | {text} |" for rule, text in RULES.items())]
@@ -63,15 +63,9 @@ def views() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _type(hint: object) -> str:
-    text = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
-    text = re.sub(r"(?:typing|flightlog_hookspecs\.\w+)\.", "", text).replace("|", "\\|")
-    return f"`{text}`"
-
-
 def main() -> int:
     """Write, or compare."""
-    pages = {"events.md": events(), "views.md": views()}
+    pages = {"events.md": events(), "hooks.md": contract.page(), "views.md": views()}
     stale = [
         name for name, text in pages.items() if not (FOLDER / name).exists() or (FOLDER / name).read_text() != text
     ]

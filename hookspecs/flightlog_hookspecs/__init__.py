@@ -23,6 +23,7 @@ from flightlog_hookspecs.hooks import (
     Switch,
     Verdict,
     Veto,
+    hook,
 )
 from flightlog_hookspecs.markers import CONTRACT_VERSION, PROJECT, hookimpl, hookspec
 from flightlog_hookspecs.prompt import PromptSection
@@ -93,6 +94,7 @@ __all__ = [
     "UserMessage",
     "Verdict",
     "Veto",
+    "hook",
     "hookimpl",
     "hookspec",
     "text_blocks",

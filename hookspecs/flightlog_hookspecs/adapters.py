@@ -21,8 +21,11 @@ class Request:
     """
 
     head: Head
+    """System text, tools, model and parameters."""
     messages: Sequence[Message]
+    """In order."""
     fragments: Sequence[bytes]
+    """The encoded head, then each encoded message."""
 
 
 @runtime_checkable

@@ -14,31 +14,29 @@ class TextBlock:
     """Words: shown to people and sent to the model. May be empty; never altered."""
 
     text: str
+    """May be empty; never altered."""
 
 
 @frozen(kw_only=True)
 class ThinkingBlock:
-    """A model's reasoning.
-
-    `replay` is the provider's own state for this block (a signature, encrypted reasoning),
-    JSON text kept verbatim and sent back to the same provider; empty when there is none.
-    """
+    """A model's reasoning, sent back to the provider that it came from."""
 
     text: str
+    """The reasoning, as far as the provider shows it."""
     replay: str = ""
+    """The provider's own state (a signature, encrypted reasoning), JSON text kept verbatim; "" for none."""
 
 
 @frozen(kw_only=True)
 class ToolCallBlock:
-    """A call the model asks for.
-
-    `call_id` is the provider's id and is unique only within its message; `arguments` is the raw
-    text received, not yet validated and possibly not JSON.
-    """
+    """A call the model asks for."""
 
     call_id: str
+    """The provider's id of the call; unique only within its message."""
     name: str
+    """The tool's name."""
     arguments: str
+    """The raw text received: not yet validated, possibly not JSON."""
 
 
 Block = TextBlock | ThinkingBlock | ToolCallBlock

@@ -18,13 +18,13 @@ they had said nothing. The other hooks are asked all the same.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar, overload
 
 from attrs import field, frozen
 
 from flightlog_hookspecs.content import Block, text_blocks
 from flightlog_hookspecs.errors import FailureKind
-from flightlog_hookspecs.events import Head, Message
+from flightlog_hookspecs.events import Head, Message, Record
 from flightlog_hookspecs.stream import Usage
 from flightlog_hookspecs.tools import Effect, Outcome, ToolOutput
 
@@ -41,12 +41,16 @@ Point = Literal[
 
 @frozen(kw_only=True)
 class StepView:
-    """A step about to make its first request; `messages` are what the model will see, in order."""
+    """A step about to make its first request."""
 
     session: str
+    """The session's name."""
     turn: int
+    """The turn's number, from 1."""
     step: int
+    """The step's number in its turn, from 1."""
     messages: Sequence[Message] = field(repr=False)
+    """What the model will see, in order."""
 
 
 @frozen(kw_only=True)
@@ -54,70 +58,97 @@ class RequestView:
     """A request about to be sent, exactly as it will be: it can be refused, not edited."""
 
     session: str
+    """The session's name."""
     turn: int
+    """The turn's number, from 1."""
     step: int
+    """The step's number in its turn, from 1."""
     attempt: int
+    """Which try at this step's request it is, from 1."""
     head: Head
+    """System text, tools, model and parameters."""
     messages: Sequence[Message] = field(repr=False)
+    """The messages behind the head, in order."""
 
 
 @frozen(kw_only=True)
 class ProposedCall:
-    """A call about to run: its tool exists and its arguments fit. `arguments` is raw JSON text.
-
-    `remembered` is what a person decided about this tool earlier in the session, to be remembered:
-    "allowed" or "denied", "" when there is no such decision.
-    """
+    """A call about to run: its tool exists and its arguments fit."""
 
     session: str
+    """The session's name."""
     turn: int
+    """The turn's number, from 1."""
     step: int
+    """The step's number in its turn, from 1."""
     position: int
+    """The call's place in its message, from 0."""
     call_id: str
+    """The provider's id of the call; unique only within its message."""
     name: str
+    """The tool's name."""
     arguments: str
+    """Raw JSON text."""
     effect: Effect
+    """What repeating the call would do."""
     remembered: Literal["", "allowed", "denied"] = ""
+    """What a person decided about this tool earlier in the session, to be remembered; "" for nothing."""
 
 
 @frozen(kw_only=True)
 class FinishedCall:
-    """A call whose body has ended; its result is not in the log yet. `duration_us` is microseconds."""
+    """A call whose body has ended; its result is not in the log yet."""
 
     call: ProposedCall
+    """The call, with the arguments that it ran with."""
     outcome: Outcome
+    """How it ended."""
     content: tuple[Block, ...]
+    """What the model would be given."""
     duration_us: int
+    """How long the body took, in microseconds."""
 
 
 @frozen(kw_only=True)
 class FailedRequest:
-    """An attempt that ended badly; `retry_after_s` is the provider's own wish, `model` is "adapter:model".
-
-    `attempts_left` counts what the session's limits still allow in this step.
-    """
+    """An attempt that ended badly."""
 
     session: str
+    """The session's name."""
     turn: int
+    """The turn's number, from 1."""
     step: int
+    """The step's number in its turn, from 1."""
     attempt: int
+    """Which try at this step's request it is, from 1."""
     model: str
+    """"adapter:model"."""
     failure: FailureKind
+    """The kind of failure."""
     message: str
+    """What the adapter says about it."""
     retryable: bool
+    """Whether the adapter thinks that another attempt may help."""
     retry_after_s: float | None
+    """The provider's own wish in seconds, or None."""
     attempts_left: int
+    """How many attempts the session's limits still allow in this step."""
 
 
 @frozen(kw_only=True)
 class StoppingTurn:
-    """A turn about to end as completed: the model's last words, the tokens of the turn, its steps so far."""
+    """A turn about to end as completed."""
 
     session: str
+    """The session's name."""
     turn: int
+    """The turn's number, from 1."""
     steps: int
+    """How many steps it has had."""
     text: str
+    """The model's last words."""
     usage: Usage
+    """The tokens of all its answers."""
 
 
 @frozen
@@ -127,30 +158,34 @@ class Allow:
 
 @frozen
 class Deny:
-    """Do not run it; the model is told `reason`."""
+    """Do not run it."""
 
     reason: str
+    """What the model is told."""
 
 
 @frozen
 class Ask:
-    """Let a person decide; `question` is what they are asked. Without an approver it is denied."""
+    """Let a person decide. Without an approver it is denied."""
 
     question: str
+    """What the person is asked."""
 
 
 @frozen
 class Arguments:
-    """Run it with these arguments instead, raw JSON text; they are checked against the tool's schema again."""
+    """Run it with these arguments instead; they are checked against the tool's schema again."""
 
     arguments: str
+    """Raw JSON text."""
 
 
 @frozen
 class Veto:
-    """Do not go on: the turn ends as blocked because of `reason`."""
+    """Do not go on: the turn ends as blocked."""
 
     reason: str
+    """Why the turn ends; it is in the log."""
 
 
 @frozen
@@ -158,6 +193,7 @@ class Append:
     """Tell the model this, too, in a message of source "plugin"."""
 
     content: tuple[Block, ...] = field(converter=text_blocks)
+    """Text blocks, or a string."""
 
 
 @frozen
@@ -165,21 +201,25 @@ class Replace:
     """Give the model this result instead. What the body did stays done."""
 
     output: ToolOutput
+    """The result that the model is given."""
 
 
 @frozen
 class Retry:
-    """Make another attempt after `after_s` seconds, if the session's limits allow one."""
+    """Make another attempt, if the session's limits allow one."""
 
     after_s: float = 0.0
+    """Seconds to wait, from 0."""
 
 
 @frozen
 class Switch:
-    """Make another attempt with `model`, "adapter:model", which serves the rest of the turn."""
+    """Make another attempt with another model, which serves the rest of the turn."""
 
     model: str
+    """"adapter:model"."""
     after_s: float = 0.0
+    """Seconds to wait, from 0."""
 
 
 @frozen
@@ -187,6 +227,7 @@ class Continue:
     """Do not stop yet: the model is told this and goes on."""
 
     content: tuple[Block, ...] = field(converter=text_blocks)
+    """Text blocks, or a string."""
 
 
 Verdict = Allow | Deny | Ask | Arguments | None
@@ -209,13 +250,53 @@ GUARDS: Final[frozenset[Point]] = frozenset({"before_step", "before_request", "b
 
 @frozen(kw_only=True)
 class Hook:
-    """`body`, sync or async, is called on its own at `point`, with a time limit of `limit_s` seconds.
+    """A function that is called at a point of the loop, on its own. See also `hook`, which makes one of a function.
 
     A plain function runs in a thread, which a time-out leaves behind. Hooks are asked in the order in
     which they were registered, those of the kernel before those of the session.
     """
 
     point: Point
+    """Where it is asked."""
     body: Callable[[Any], object | Awaitable[object]]
+    """Takes what the point gives, returns what the point allows; sync or async."""
     name: str
+    """What the log calls it."""
     limit_s: float = 5.0
+    """Seconds it may take each time."""
+
+
+View = TypeVar("View")
+Answer = TypeVar("Answer")
+_Wrap = Callable[[Callable[[View], Answer | Awaitable[Answer | None] | None]], Hook]
+
+
+@overload
+def hook(point: Literal["before_step"], *, name: str = ..., limit_s: float = ...) -> _Wrap[StepView, Veto | Append]: ...
+@overload
+def hook(point: Literal["before_request"], *, name: str = ..., limit_s: float = ...) -> _Wrap[RequestView, Veto]: ...
+@overload
+def hook(
+    point: Literal["before_tool"], *, name: str = ..., limit_s: float = ...
+) -> _Wrap[ProposedCall, Allow | Deny | Ask | Arguments]: ...
+@overload
+def hook(
+    point: Literal["after_tool"], *, name: str = ..., limit_s: float = ...
+) -> _Wrap[FinishedCall, Replace | Append]: ...
+@overload
+def hook(
+    point: Literal["on_request_error"], *, name: str = ..., limit_s: float = ...
+) -> _Wrap[FailedRequest, Retry | Switch]: ...
+@overload
+def hook(
+    point: Literal["turn_stopping"], *, name: str = ..., limit_s: float = ...
+) -> _Wrap[StoppingTurn, Continue]: ...
+@overload
+def hook(point: Literal["event_committed"], *, name: str = ..., limit_s: float = ...) -> _Wrap[Record, None]: ...
+def hook(point: Point, *, name: str = "", limit_s: float = 5.0) -> Callable[[Callable[[Any], Any]], Hook]:
+    """Make a `Hook` of a function, sync or async, whose types fit `point`; it is named like it by default."""
+
+    def wrap(body: Callable[[Any], Any]) -> Hook:
+        return Hook(point=point, body=body, name=name or getattr(body, "__name__", ""), limit_s=limit_s)
+
+    return wrap

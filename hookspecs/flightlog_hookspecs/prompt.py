@@ -24,7 +24,12 @@ class PromptSection:
     """
 
     name: str
+    """Unique in its scope; a session's shadows its kernel's."""
     rank: int
+    """Sections come in order of rank, then name."""
     render: Callable[[], str | Awaitable[str]]
+    """Returns the text, sync or async; "" for nothing this time."""
     kind: SectionKind = "static"
+    """Whether it is part of the system text."""
     limit_s: float = 5.0
+    """Seconds that `render` may take each time."""

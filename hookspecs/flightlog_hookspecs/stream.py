@@ -21,9 +21,13 @@ class BlockStart:
     """Opens block `index` (unique in the stream). `call_id` and `name` are set for tool calls."""
 
     index: int
+    """Unique in the stream."""
     type: BlockType
+    """What the block is."""
     call_id: str = ""
+    """Set for tool calls."""
     name: str = ""
+    """The tool's, set for tool calls."""
 
 
 @frozen(kw_only=True)
@@ -31,7 +35,9 @@ class TextDelta:
     """More words of text block `index`."""
 
     index: int
+    """The block's number in the stream."""
     text: str
+    """More words."""
 
 
 @frozen(kw_only=True)
@@ -39,7 +45,9 @@ class ThinkingDelta:
     """More words of thinking block `index`."""
 
     index: int
+    """The block's number in the stream."""
     text: str
+    """More words."""
 
 
 @frozen(kw_only=True)
@@ -47,7 +55,9 @@ class ToolCallDelta:
     """More raw argument text of tool call block `index`."""
 
     index: int
+    """The block's number in the stream."""
     text: str
+    """More raw argument text."""
 
 
 @frozen(kw_only=True)
@@ -55,7 +65,9 @@ class BlockEnd:
     """Closes block `index` with the complete block, which is what enters the message."""
 
     index: int
+    """The block's number in the stream."""
     block: Block
+    """The whole block, which is what enters the message."""
 
 
 @frozen(kw_only=True)
@@ -63,8 +75,11 @@ class Usage:
     """Tokens of this attempt. `cached_tokens` are part of `input_tokens`."""
 
     input_tokens: int = 0
+    """What was sent."""
     output_tokens: int = 0
+    """What was answered, thinking included."""
     cached_tokens: int = 0
+    """Those of `input_tokens` that were read from a cache."""
 
 
 @frozen(kw_only=True)
@@ -72,7 +87,9 @@ class Finish:
     """The model stopped. `replay` is message-level provider state (JSON text), sent back verbatim."""
 
     reason: FinishReason
+    """Why it stopped."""
     replay: str = ""
+    """Message-level provider state (JSON text), sent back verbatim; "" for none."""
 
 
 BlockEvent = BlockStart | TextDelta | ThinkingDelta | ToolCallDelta | BlockEnd | Usage | Finish

@@ -19,31 +19,36 @@ REPEATABLE: frozenset[Effect] = frozenset({"read", "idempotent"})
 
 @frozen(kw_only=True)
 class ToolContext:
-    """What one call knows about itself.
-
-    `invocation_id` is the idempotency key: stable across crashes, unique for ever, in the log before
-    the body runs. `deadline` is in seconds of the kernel's monotonic clock. `workspace` is the
-    folder the host lets tools work in, or "" for none; `protected` are absolute paths (the log and
-    its companions) that no tool may touch.
-    """
+    """What one call knows about itself."""
 
     invocation_id: str
+    """The idempotency key: stable across crashes, unique for ever, in the log before the body runs."""
     session: str
+    """The session's name."""
     turn: int
+    """The turn's number, from 1."""
     step: int
+    """The step's number in its turn, from 1."""
     position: int
+    """The call's place in its message, from 0."""
     call_id: str
+    """The provider's id of the call; unique only within its message."""
     deadline: float
+    """When the call is cut off, in seconds of the kernel's monotonic clock."""
     workspace: str = ""
+    """The folder the host lets tools work in, or "" for none."""
     protected: tuple[str, ...] = ()
+    """Absolute paths (the log and its companions) that no tool may touch."""
 
 
 @frozen(kw_only=True)
 class ToolOutput:
-    """A result built by hand: blocks, or a string, for the model."""
+    """A result built by hand."""
 
     content: tuple[Block, ...] = field(converter=text_blocks)
+    """Blocks, or a string, for the model."""
     is_error: bool = False
+    """Whether the call counts as failed."""
 
 
 @frozen(kw_only=True)
@@ -62,18 +67,26 @@ class Tool:
     an endless C loop is one failed call (the body must be importable by name).
     """
 
-    body: Callable[..., Any]
+    body: Callable[..., object]
+    """`body(**arguments)` or `body(context, **arguments)`, sync or async."""
     name: str = Factory(lambda self: getattr(self.body, "__name__", ""), takes_self=True)
+    """What the model calls it: 1 to 64 ASCII letters, digits, "_" or "-". Default: the body's name."""
     description: str = ""
-    parameters: Mapping[str, Any] | None = None
+    """What it does, for the model. Default: from the body's docstring."""
+    parameters: Mapping[str, object] | None = None
+    """JSON Schema (2020-12) of the arguments. Default: from the body's signature and docstring."""
     mode: Mode = "exclusive"
+    """"parallel" may run beside other parallel calls, "exclusive" is a barrier."""
     effect: Effect = "external"
+    """What repeating a call would do; decides what happens to one whose outcome a crash made unknowable."""
     timeout_s: float = 60.0
+    """Seconds a call may take."""
     isolation: Isolation = "inline"
+    """Where the body runs: beside the kernel, in a thread or in a process of its own."""
 
 
 @overload
-def tool(body: Callable[..., Any], /) -> Tool: ...
+def tool(body: Callable[..., object], /) -> Tool: ...
 @overload
 def tool(
     *,
@@ -83,11 +96,13 @@ def tool(
     effect: Effect = ...,
     timeout_s: float = ...,
     isolation: Isolation = ...,
-) -> Callable[[Callable[..., Any]], Tool]: ...
-def tool(body: Callable[..., Any] | None = None, /, **options: Any) -> Tool | Callable[[Callable[..., Any]], Tool]:
+) -> Callable[[Callable[..., object]], Tool]: ...
+def tool(
+    body: Callable[..., object] | None = None, /, **options: Any
+) -> Tool | Callable[[Callable[..., object]], Tool]:
     """Make a `Tool` of a typed function with a docstring; use it with or without options."""
 
-    def wrap(function: Callable[..., Any]) -> Tool:
+    def wrap(function: Callable[..., object]) -> Tool:
         return Tool(body=function, **options)
 
     return wrap if body is None else wrap(body)

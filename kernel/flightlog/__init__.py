@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from flightlog.runtime.journal import HeadToken
     from flightlog.runtime.mailbox import Mailbox, Posted
     from flightlog.runtime.reader import LogReader, SentRequest, SessionReader, SessionSummary
+    from flightlog.runtime.registration import Registration
     from flightlog.runtime.session import Session, Turn
     from flightlog.runtime.upkeep import purge, repair
     from flightlog.store.purging import PurgeReport
@@ -44,6 +45,7 @@ __all__ = [
     "PurgeReport",
     "QueryResult",
     "Question",
+    "Registration",
     "RepairReport",
     "SentRequest",
     "Session",
@@ -77,6 +79,7 @@ _HOME = {
     "Mailbox": "flightlog.runtime.mailbox",
     "Posted": "flightlog.runtime.mailbox",
     "Question": "flightlog.runtime.approvals",
+    "Registration": "flightlog.runtime.registration",
     "RepairReport": "flightlog.store.repairing",
     "SentRequest": "flightlog.runtime.reader",
     "Session": "flightlog.runtime.session",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextvars
 import os
 import threading
 from collections import deque
@@ -41,13 +42,17 @@ class _CallCancelled(BaseException):
 
 
 class _Call(Generic[T]):
-    """A call: its result, and how to cancel it. Started and cancelled on the trio thread only."""
+    """A call: its result, and how to cancel it. Started and cancelled on the trio thread only.
+
+    It runs in a copy of its caller's context, so that context variables reach it.
+    """
 
     def __init__(self, function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> None:
         self.future: Future[T] = Future()
         self.future.set_running_or_notify_cancel()  # nobody but the trio thread decides how it ends
         self._function = function
         self._args = args
+        self._context = contextvars.copy_context()
         self._scope = trio.CancelScope()
         self._started = False
 
@@ -56,7 +61,7 @@ class _Call(Generic[T]):
             self.future.set_exception(_Closed())
         elif not self.future.done():
             self._started = True
-            nursery.start_soon(self._perform)
+            self._context.run(nursery.start_soon, self._perform)
 
     def cancel(self) -> None:
         self._scope.cancel()

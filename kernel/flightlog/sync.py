@@ -15,13 +15,14 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from itertools import islice
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, Self, TypeVar
 
 from flightlog import api
 from flightlog.bridge import Following, TrioThread
 from flightlog.core.limits import LIVE_PAGE_ROWS, QUERY_MAX_ROWS, QUERY_MAX_S, Limits
 from flightlog.runtime import mailbox as trio_mailbox
 from flightlog.runtime import reader as trio_reader
+from flightlog.runtime import registration as trio_registration
 from flightlog.runtime import session as trio_session
 from flightlog.runtime.approvals import Question
 from flightlog.runtime.clock import Boundary, Clock, no_boundary
@@ -37,6 +38,34 @@ from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.events import Message, Record
 
 T = TypeVar("T")
+
+
+class Registration:
+    """A registered plugin: close it, or leave it as a context, to take it back. See `flightlog.Registration`."""
+
+    def __init__(self, thread: TrioThread, registration: trio_registration.Registration) -> None:
+        self._thread = thread
+        self._registration = registration
+
+    @property
+    def name(self) -> str:
+        """The plugin's name."""
+        return self._registration.name
+
+    @property
+    def closed(self) -> bool:
+        """Whether the plugin is registered no more."""
+        return self._registration.closed
+
+    def close(self) -> None:
+        """Take the plugin back; returns once what runs of it has come to rest."""
+        return self._thread.run(self._registration.aclose)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Session:
@@ -108,6 +137,10 @@ class Session:
         return self._thread.run(
             lambda: self._session.approve(seq, allow=allow, by=by, reason=reason, remember=remember)
         )
+
+    def register(self, plugin: object) -> Registration:
+        """Register `plugin` for this session only; close what this returns to take it back."""
+        return Registration(self._thread, self._thread.call(self._session.register, plugin))
 
 
 class SessionReader:
@@ -244,6 +277,10 @@ class Kernel:
     def _owning(self, context: AbstractAsyncContextManager[trio_session.Session]) -> Iterator[Session]:
         with self._thread.holding(context) as session:
             yield Session(self._thread, session)
+
+    def register(self, plugin: object) -> Registration:
+        """Register `plugin` for all sessions; close what this returns to take it back."""
+        return Registration(self._thread, self._thread.call(self._kernel.register, plugin))
 
     def read(self, name: str) -> SessionReader:
         """Read session `name` without owning or changing it."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import flightlog
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
 EXAMPLE = re.compile(r"<!-- example: (\w+) -->\n```python\n(.*?)```", re.DOTALL)
+FILE = re.compile(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", re.DOTALL)
 EXAMPLES = {f"{page.name}:{name}": code for page in PAGES for name, code in EXAMPLE.findall(page.read_text())}
 
 
@@ -33,7 +36,31 @@ def test_every_example_runs_as_it_is_printed(name: str, tmp_path: Path) -> None:
 
 def test_every_python_block_of_the_docs_is_an_example_that_runs() -> None:
     blocks = sum(page.read_text().count("```python") for page in PAGES)
-    assert blocks == len(EXAMPLES) > 0
+    files = sum(name.endswith(".py") for page in PAGES for name, _ in FILE.findall(page.read_text()))
+    assert blocks == len(EXAMPLES) + files > files > 0
+
+
+def test_the_package_on_the_plugins_page_passes_its_own_test(tmp_path: Path) -> None:
+    """Installed as pip does it, by the metadata that stands there, without its build backend."""
+    files = dict(FILE.findall((ROOT / "docs" / "plugins.md").read_text()))
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    project = tomllib.loads(files["pyproject.toml"])["project"]
+    about = tmp_path / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    entries = "\n".join(f"{name} = {value}" for name, value in project["entry-points"]["flightlog"].items())
+    (about / "entry_points.txt").write_text(f"[flightlog]\n{entries}\n")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
 
 
 def test_generated_pages_match_the_code() -> None:

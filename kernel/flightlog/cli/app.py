@@ -16,6 +16,7 @@ from flightlog.cli.exits import FAILED, FINE, exit_code_of, leaf, sentence
 from flightlog.cli.fork import fork
 from flightlog.cli.letters import approve, cancel, send
 from flightlog.cli.output import PipeClosed, complain, silence_stdout
+from flightlog.cli.plugins import plugins
 from flightlog.cli.purge import purge
 from flightlog.cli.query import query
 from flightlog.cli.repair import repair
@@ -54,6 +55,7 @@ COMMANDS = (
     backup,
     repair,
     purge,
+    plugins,
     demo,
 )
 for command in COMMANDS:

@@ -187,7 +187,7 @@ class Driver:
             self._runner = None
 
     async def _request(self, attempt: int) -> None:
-        """Make one attempt: prove the request, log it, send it, log its end."""
+        """Make one attempt, unless a guard forbids the step."""
         journal = self._journal
         veto = await self._prepare()
         if veto:
@@ -197,7 +197,12 @@ class Driver:
         assert state.header is not None, "there is one by the first attempt"
         head = state.header.head
         registered, _ = self._around.registry.adapter_of(f"{head.adapter}:{head.model}")
-        adapter = registered.item
+        with registered.plugin.running():
+            await self._attempt(attempt, registered.item, head)
+
+    async def _attempt(self, attempt: int, adapter: Adapter, head: Head) -> None:
+        """Prove the request, log it, send it, log its end."""
+        journal = self._journal
         encoded = await self._prove(adapter, head)
         if await self._is_vetoed(attempt, encoded):
             return
@@ -212,8 +217,7 @@ class Driver:
         journal.on_boundary("request", journal.session, journal.seq)
         request = Request(head=head, messages=Prefix(encoded.messages), fragments=Prefix(encoded.fragments))
         recorder = DeltaRecorder(journal, attempt, self._around.limits.delta_flush_ms)
-        with registered.plugin.running():
-            answer = await call_model(journal, adapter, request, recorder, self._around.limits)
+        answer = await call_model(journal, adapter, request, recorder, self._around.limits)
         ending: list[Event] = (
             await self._failure(attempt, head, answer) if isinstance(answer, ProviderError) else [answer]
         )
@@ -286,7 +290,7 @@ class Driver:
             head = self._around.registry.head(self._model, system)
             if reason := changes(state.header, head):
                 due.append(RequestHeader(head=head, reason=reason, sections=spans))
-            due += _changed_plugins(state.plugins, self._around.registry.versions)
+        due += _changed_plugins(state.plugins, self._around.registry.versions)
         texts, new_id = static | runtime, journal.clock.new_id
         await journal.append(*due, lambda state: _told(state, texts, new_id))
         if not self._around.hooks.any_at("before_step"):

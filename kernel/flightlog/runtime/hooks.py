@@ -174,6 +174,8 @@ class Hooks:
     async def _asked(self, registered: Registered[Hook], view: object) -> object:
         """What the hook answers; a `PluginFault` when it has none."""
         hook, plugin = registered.item, registered.plugin
+        if plugin.taken_back:
+            return None  # while those before it were asked
         try:
             with plugin.running():
                 answer = await call(hook.body, view, limit_s=hook.limit_s, threads=self._threads)

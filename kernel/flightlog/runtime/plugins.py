@@ -1,4 +1,4 @@
-"""How plugins enter: each on its own, as a whole or not at all, and quarantine for those that are broken.
+"""How plugins enter: each on its own, as a whole or not at all.
 
 pluggy carries registration only: its callers stop at the first raise and cannot time a hook out, so
 what happens in the loop is done by objects that are called one by one.
@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import inspect
 import os
-import threading
-import traceback
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
-from importlib.metadata import EntryPoint
 from typing import Any, Final, TypeVar, get_args
 
 import pluggy
 
 from flightlog.core.context import HOST_SECTION
 from flightlog.core.tool_schema import prepare
+from flightlog.runtime import quarantine
 from flightlog.runtime.error_groups import described
 from flightlog.runtime.registration import Registration
-from flightlog.runtime.registry import Loaded, Offer, PluginProblem, Registered, Registry
+from flightlog.runtime.registry import Loaded, Offer, Registered, Registry
 from flightlog_hookspecs import specs
 from flightlog_hookspecs.adapters import Adapter
 from flightlog_hookspecs.errors import PluginError, UsageError
@@ -31,9 +28,6 @@ from flightlog_hookspecs.markers import CONTRACT_VERSION, PROJECT
 from flightlog_hookspecs.prompt import PromptSection, SectionKind
 from flightlog_hookspecs.subagents import Subagent
 from flightlog_hookspecs.tools import Tool
-
-LOAD_LIMIT_S: Final = 10.0
-"""A discovered plugin that takes longer to import and register is left out."""
 
 ALLOW_VARIABLE: Final = "FLIGHTLOG_LOAD_PLUGINS"
 CONTRACT_ATTRIBUTE: Final = "flightlog_contract"
@@ -50,15 +44,26 @@ def load_plugins(*, discover: Discover, plugins: Sequence[object]) -> Registry:
     `PluginError`.
     """
     registry = Registry()
+    names = _allowed() if discover is True else discover
+    _expect(
+        isinstance(discover, bool)
+        or (
+            not isinstance(discover, str)
+            and isinstance(discover, Collection)
+            and all(isinstance(name, str) for name in discover)
+        ),
+        f"discover must be True, False or the names of entry points, not {discover!r}",
+    )
     for plugin in plugins:
         _enter(registry, plugin)
-    if discover is not False:
-        _discover(registry, _allowed() if discover is True else discover)
+    if not isinstance(names, bool):
+        quarantine.discover(registry, names, offered)
     return registry
 
 
 def register(registry: Registry, plugin: object) -> Registration:
     """Register `plugin` in the scope of `registry`. Raises `PluginError`, and nothing is registered."""
+    registry.check_thread()
     return Registration(registry, _enter(registry, plugin))
 
 
@@ -76,74 +81,9 @@ def _enter(registry: Registry, plugin: object) -> Offer:
 
 
 def _allowed() -> Collection[str] | None:
+    """The names in the variable; none of them when it is empty, None when it is not set."""
     names = os.environ.get(ALLOW_VARIABLE)
-    return None if names is None else [name.strip() for name in names.split(",")]
-
-
-def _discover(registry: Registry, allowed: Collection[str] | None) -> None:
-    from importlib.metadata import entry_points
-
-    given = {version.name for version in registry.versions}
-    for entry in sorted(entry_points(group=PROJECT), key=lambda entry: entry.name):
-        if entry.value in given or (allowed is not None and entry.name not in allowed):
-            continue
-        plugin: list[object] = []
-        try:
-            registry.enter(_within(LOAD_LIMIT_S, partial(_loaded, entry, plugin)))
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            # Whatever an import or a hook does, it costs that plugin only.
-            where = _where(error, plugin[0] if plugin else None)
-            registry.problems.append(PluginProblem(name=entry.name, error=described(error), where=where))
-
-
-def _loaded(entry: EntryPoint, plugin: list[object]) -> Offer:
-    """What the entry point offers; `plugin` is given the plugin itself as soon as it is there."""
-    loaded = entry.load()
-    plugin.append(loaded)
-    version = PluginVersion(name=entry.name, version=entry.dist.version if entry.dist else "")
-    return offered(loaded() if inspect.isclass(loaded) else loaded, version)
-
-
-def _within(limit_s: float, work: Callable[[], T]) -> T:
-    """What `work` returns, run in a thread that is left behind when it takes too long."""
-    done: list[T] = []
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            done.append(work())
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run, name="flightlog-plugin", daemon=True)
-    thread.start()
-    thread.join(limit_s)
-    if failed:
-        raise failed[0]
-    if not done:
-        raise TimeoutError(f"did not finish loading within {limit_s:g} s")
-    return done[0]
-
-
-def _where(error: BaseException, plugin: object) -> str:
-    """File and line of the plugin that `error` leads to."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}"
-    ours = os.path.dirname(os.path.dirname(__file__))
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        foreign = frame.filename.startswith(
-            (ours, "<", os.path.dirname(pluggy.__file__), os.path.dirname(inspect.__file__))
-        )
-        if not foreign:
-            return f"{frame.filename}:{frame.lineno}"
-    if isinstance(error, pluggy.PluginValidationError):
-        for name, function in inspect.getmembers(plugin, callable):
-            if hasattr(function, f"{PROJECT}_impl") and name in str(error):
-                code = inspect.unwrap(function).__code__
-                return f"{code.co_filename}:{code.co_firstlineno}"
-    return str(getattr(plugin, "__file__", ""))
+    return None if names is None else [name.strip() for name in names.split(",") if name.strip()]
 
 
 def offered(plugin: object, version: PluginVersion) -> Offer:

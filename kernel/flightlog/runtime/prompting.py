@@ -41,6 +41,8 @@ class Prompt:
         texts: dict[str, str] = {}
         for registered in sections:
             section = registered.item
+            if registered.plugin.taken_back:
+                continue  # while those before it were rendered
             try:
                 with registered.plugin.running():
                     text = await call(section.render, limit_s=section.limit_s, threads=self._threads)

@@ -15,8 +15,8 @@ class Registration:
     """A plugin that was registered with a kernel or a session. Close it, or leave it as a context, to take it back.
 
     From then on nothing of it is offered or started; closing returns once what runs of it has come to
-    rest. It refers to its scope weakly: closing twice, or after the scope is gone, does nothing. One that
-    is collected unclosed warns, and leaves its plugin to the scope.
+    rest, unless it is closed by what runs of it. It refers to its scope weakly: closing twice, or after the
+    scope is gone, does nothing. One that is collected unclosed warns, and leaves its plugin to the scope.
     """
 
     def __init__(self, registry: Registry, offer: Offer) -> None:
@@ -33,12 +33,10 @@ class Registration:
     async def aclose(self) -> None:
         """Take the plugin back. Cancelling stops the waiting only."""
         registry, offer = self._registry(), self._offer()
-        self._offer = lambda: None  # type: ignore[assignment]
         if registry is not None and offer is not None:
             registry.leave(offer)
             await offer.plugin.come_to_rest()
-        else:
-            await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()
 
     async def __aenter__(self) -> Self:
         return self

@@ -7,9 +7,11 @@ session can shadow a guard of its kernel.
 
 from __future__ import annotations
 
+import threading
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
 import trio
@@ -28,9 +30,10 @@ T_co = TypeVar("T_co", covariant=True)
 
 @define(eq=False)
 class Loaded:
-    """A registered plugin, and how many of its functions run just now."""
+    """A registered plugin, and how many of its functions run just now. Once taken back, none is started."""
 
     version: PluginVersion
+    taken_back: bool = field(default=False, init=False)
     _running: int = field(default=0, init=False)
     _waiting: list[trio.Event] = field(factory=list, init=False)
 
@@ -43,20 +46,26 @@ class Loaded:
     def running(self) -> Iterator[None]:
         """One of its functions runs meanwhile."""
         self._running += 1
+        token = _RUNNING_IN.set(_RUNNING_IN.get() | {self})
         try:
             yield
         finally:
+            _RUNNING_IN.reset(token)
             self._running -= 1
             if not self._running:
                 while self._waiting:
                     self._waiting.pop().set()
 
     async def come_to_rest(self) -> None:
-        """Wait until none of its functions runs."""
-        while self._running:
+        """Wait until none of its functions runs. One of them cannot wait for itself, and does not."""
+        while self._running and self not in _RUNNING_IN.get():
             event = trio.Event()
             self._waiting.append(event)
             await event.wait()
+
+
+_RUNNING_IN: ContextVar[frozenset[Loaded]] = ContextVar("flightlog_running_in", default=frozenset())
+"""The plugins whose functions this code is called by; what they start in threads and tasks inherits it."""
 
 
 @frozen
@@ -81,11 +90,16 @@ class Offer:
 
 @frozen(kw_only=True)
 class PluginProblem:
-    """A plugin that was left out, why, and where the fault is ("file:line", "" when that is unknown)."""
+    """A plugin that was left out and why.
+
+    `where` is "file:line", the file alone or "", as far as it is known; `distribution` is what pip calls it.
+    """
 
     name: str
     error: str
     where: str = ""
+    version: str = ""
+    distribution: str = ""
 
 
 class Registry:
@@ -95,6 +109,7 @@ class Registry:
         self.outer = outer
         self.problems: list[PluginProblem] = []
         self.changes: trio.lowlevel.ParkingLot = outer.changes if outer else trio.lowlevel.ParkingLot()
+        self._thread = threading.get_ident()
         self._offers: list[Offer] = []
         self._tools: dict[str, Registered[PreparedTool]] = {}
         self._adapters: dict[str, Registered[Adapter]] = {}
@@ -125,8 +140,12 @@ class Registry:
     @property
     def versions(self) -> tuple[PluginVersion, ...]:
         """The plugins in the order in which they were registered, outer scopes first."""
-        own = tuple(offer.plugin.version for offer in self._offers)
-        return (*self.outer.versions, *own) if self.outer else own
+        return tuple(offer.plugin.version for offer in self.offers)
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """What each plugin registered, in the order of `versions`."""
+        return (*self.outer.offers, *self._offers) if self.outer else tuple(self._offers)
 
     def hooks(self, point: Point) -> list[Registered[Hook]]:
         """The hooks at `point` in the order in which they are asked."""
@@ -135,6 +154,7 @@ class Registry:
 
     def enter(self, offer: Offer) -> None:
         """Register all of `offer`. Raises `UsageError`, and nothing is changed, when a name is taken in this scope."""
+        self.check_thread()
         for what, mine, its in self._tables(offer):
             if taken := next((name for name in its if name in mine), None):
                 by = mine[taken].plugin.name
@@ -146,12 +166,22 @@ class Registry:
 
     def leave(self, offer: Offer) -> None:
         """Take back all of `offer`, in reverse order. Does nothing when that was done before."""
+        self.check_thread()
         if offer not in self._offers:
             return
         self._offers.remove(offer)
+        offer.plugin.taken_back = True
         for _, mine, its in reversed(self._tables(offer)):
             for name in reversed(its):
                 del mine[name]
+
+    def check_thread(self) -> None:
+        """Raise `UsageError` in any thread but the kernel's: what the loop asks does not change under it."""
+        if threading.get_ident() != self._thread:
+            raise UsageError(
+                "plugins are registered and taken back on the kernel's own thread; from a tool or hook in another "
+                "one: trio.from_thread.run_sync(kernel.register, plugin)"
+            )
 
     async def changed(self) -> None:
         """Wait until something more is registered, here or in another scope of the same kernel."""

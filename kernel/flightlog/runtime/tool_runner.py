@@ -195,22 +195,27 @@ class ToolRunner:
         return evolve(told(message, self._around.limits), outcome="denied")
 
     async def _run_body(self, index: int, item: Runnable, intent: ToolCall, call_seq: int) -> None:
-        journal = self._journal
+        journal, plugin = self._journal, item.registered.plugin
         journal.store.check_alive(
             in_place=False
         )  # another session's fault may have stopped it since the intent was committed
-        if self._stopping:  # cancelled while the intent waited for the file: the body never began
-            never = self._result(item.call, failed(repair.ABORTED_UNSTARTED, "aborted"), call_seq, 0)
-            await journal.append(never, barrier=True)
+        if self._stopping or plugin.taken_back:  # while the intent waited for the file: the body never began
+            gone = failed(f"There is no tool named {item.call.name!r} any more. It was not started; nothing happened.")
+            end = failed(repair.ABORTED_UNSTARTED, "aborted") if self._stopping else gone
+            await journal.append(self._result(item.call, end, call_seq, 0), barrier=True)
             self._finish(index)
             return
+        with plugin.running():
+            await self._run_to_result(index, item, intent, call_seq)
+
+    async def _run_to_result(self, index: int, item: Runnable, intent: ToolCall, call_seq: int) -> None:
+        journal = self._journal
         deadline = trio.current_time() + item.prepared.tool.timeout_s
         scope = trio.CancelScope(deadline=min(deadline, self._last_deadline), shield=True)
         self._scopes[index] = scope
         journal.on_boundary("tool", journal.session, call_seq)
         start_us = journal.clock.monotonic_us()
-        with item.registered.plugin.running():
-            end = await self._body(item, intent, scope)
+        end = await self._body(item, intent, scope)
         duration_us = journal.clock.monotonic_us() - start_us
         journal.on_boundary("tool-done", journal.session, call_seq)
         end, following = await self._amended(item, end, duration_us)

@@ -32,6 +32,7 @@ from flightlog_hookspecs import (
     Message,
     PromptSection,
     Request,
+    Subagent,
     TextBlock,
     TextDelta,
     Tool,
@@ -135,6 +136,7 @@ class Bundle:
     adapters: Iterable[Adapter] = ()
     sections: Iterable[PromptSection] = ()
     hooks: Iterable[Hook] = ()
+    subagents: Iterable[Subagent] = ()
 
     @hookimpl
     def register_hooks(self, register: Callable[[Hook], None]) -> None:
@@ -159,6 +161,12 @@ class Bundle:
         """Register the sections."""
         for section in self.sections:
             register(section)
+
+    @hookimpl
+    def register_subagents(self, register: Callable[[Subagent], None]) -> None:
+        """Register the subagents."""
+        for subagent in self.subagents:
+            register(subagent)
 
 
 def fixed_clock(start_us: int = 1_700_000_000_000_000, step_us: int = 1000) -> Clock:
