@@ -1,0 +1,302 @@
+"""Power loss and SIGKILL at any operation on the disk, and again in the recovery from it.
+
+One run is recorded; the disk after a crash at operation k is computed from that, opened by the real
+kernel, checked, and driven to the end by the same workload. Death itself is never simulated: code
+that cleans up on its way out would run.
+
+Driving on is done once for all crashes that leave the same rows and letters: a kernel knows nothing
+else, so what it does from there is the same. Each image is opened and checked on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, product
+from random import Random
+from typing import Final
+
+import trio
+import trio.testing
+from attrs import define, field, frozen
+
+from flightlog.api import open_kernel
+from flightlog.testing.faults import oracles
+from flightlog.testing.faults.determinism import clock_of, deterministic, reseed
+from flightlog.testing.faults.disk import MODES, Disk, Files, Mode
+from flightlog.testing.faults.life import Bench, Found, Life, Log, bench, live, look, new_log, read_log, watched_life
+from flightlog.testing.faults.oracles import Broken, Claims, Essence
+from flightlog.testing.faults.recorder import checkpoints_every
+from flightlog.testing.faults.report import Report
+from flightlog.testing.faults.workloads import Workload
+from flightlog.testing.faults.world import Fact, World, surviving
+from flightlog_hookspecs.errors import FlightlogError
+from flightlog_hookspecs.events import RequestSent, ToolCall
+
+CHECKPOINT_PAGES: Final = 60
+"""Small enough for a checkpoint in the middle of a short run."""
+_CRASHES_A_RECOVERY: Final = 8
+"""So many second crashes are tried in each recovery that is recorded."""
+
+
+@frozen(order=True)
+class Crash:
+    """Just before operation number `at`, with what `mode` says of the unsynced on the disk."""
+
+    at: int
+    mode: Mode
+
+
+Trail = tuple[Crash, ...]
+"""Crashes, each in the recovery from the one before."""
+
+
+def run_power_loss(
+    workload: Workload,
+    *,
+    seed: int = 0,
+    points: int | None = None,
+    nested: int = 0,
+    depth: int = 2,
+    from_nothing: bool = False,
+    memo: bool = True,
+    only: Trail | None = None,
+) -> Report:
+    """Crash `workload` everywhere, or at `points` places drawn from `seed`, each in one of the modes.
+
+    `nested` more crashes happen during recoveries, up to `depth` in a row. `from_nothing` records the
+    creation of the file, too. Without `memo` every image is driven to the end itself. `only` repeats
+    one case, as a violation's reproducer names it. `seed` also decides the order of ready tasks.
+    """
+    with bench() as place, deterministic(), checkpoints_every(CHECKPOINT_PAGES):
+        hunt = _Hunt(place, workload, seed, from_nothing, memo)
+        clock = trio.testing.MockClock(autojump_threshold=0)
+        trio.run(hunt.run, points, nested, depth, only, clock=clock)
+    return hunt.report
+
+
+@frozen
+class _Ending:
+    """What a recovered life came to: what it added to the facts, what is wrong with it, its log (None: it failed)."""
+
+    facts: Sequence[Fact]
+    broken: Sequence[Broken]
+    log: Log | None
+
+
+@define
+class _Hunt:
+    bench: Bench
+    workload: Workload
+    seed: int
+    from_nothing: bool
+    memo: bool
+    report: Report = field(factory=Report, init=False)
+    _essences: dict[str, Essence] = field(factory=dict, init=False)
+    _requests: dict[str, frozenset[str]] = field(factory=dict, init=False)
+
+    async def run(self, points: int | None, nested: int, depth: int, only: Trail | None) -> None:
+        files: Files = {} if self.from_nothing else await new_log(self.bench)
+        life = await watched_life(
+            self.bench, Disk.holding(files), files, [], self.workload, seed=self.seed, number=0
+        )
+        self._essences = {name: oracles.essence(messages) for name, messages in life.log.messages.items()}
+        self._requests = {
+            name: frozenset(r.event.sha256 for r in records if isinstance(r.event, RequestSent))
+            for name, records in life.log.records.items()
+        }
+        if only:
+            await self._repeat(life, (), only)
+            return
+        random = Random(f"{self.seed} points")
+        everywhere = [Crash(at, mode) for at, mode in product(range(len(life.ops) + 1), MODES)]
+        await self._crash(life, (), everywhere if points is None else _drawn(random, everywhere, points))
+        for _ in range(-(-nested // _CRASHES_A_RECOVERY)):
+            await self._crash_again(life, (), random, depth)
+
+    async def _repeat(self, life: Life, trail: Trail, rest: Trail) -> None:
+        if len(rest) == 1:
+            await self._crash(life, trail, rest)
+        elif (recovered := await self._recovery(life, trail, rest[0])) is not None:
+            await self._repeat(recovered, (*trail, rest[0]), rest[1:])
+
+    async def _crash_again(self, life: Life, trail: Trail, random: Random, depth: int) -> None:
+        """Crash somewhere, and at some places of the recovery from that."""
+        crash = Crash(random.randint(0, len(life.ops)), random.choice(MODES))
+        recovered = await self._recovery(life, trail, crash)
+        if recovered is None:
+            return
+        inside = [Crash(at, mode) for at, mode in product(range(len(recovered.ops) + 1), MODES)]
+        await self._crash(recovered, (*trail, crash), _drawn(random, inside, _CRASHES_A_RECOVERY))
+        if len(trail) + 2 < depth:
+            await self._crash_again(recovered, (*trail, crash), random, depth)
+
+    async def _recovery(self, life: Life, trail: Trail, crash: Crash) -> Life | None:
+        """The recorded life after `crash`; None, and a violation noted, when there is none."""
+        disk = life.disk.copy()
+        for op in life.ops[: crash.at]:
+            disk.feed(op)
+        files = disk.image(crash.mode, self._random(trail, crash))
+        killed = crash.mode == "all"
+        facts = surviving(life.facts[: _known(life, crash.at)], power_lost=not killed)
+        try:
+            return await watched_life(
+                self.bench,
+                disk if killed else Disk.holding(files),  # the system that lives on may still lose what it has cached
+                files,
+                facts,
+                self.workload,
+                seed=self.seed,
+                number=len(trail) + 1,
+            )
+        except BaseException as error:
+            self._add((*trail, crash), [_refused(error)])
+            return None
+
+    async def _crash(self, life: Life, trail: Trail, crashes: Iterable[Crash]) -> None:
+        """Crash `life` at each of these, check what opens, and drive it on."""
+        checks = _Checks.of(life)
+        for broken in checks.own:
+            self._add(trail, [broken])
+        disk, fed = life.disk.copy(), 0
+        endings: dict[object, _Ending] = {}
+        seen: set[object] = set()
+        for at, group in groupby(sorted(crashes), key=lambda crash: crash.at):
+            for op in life.ops[fed:at]:
+                disk.feed(op)
+            fed, known = at, _known(life, at)
+            for crash in group:
+                self.report.faults["again " * len(trail) + crash.mode] += 1
+                same = (disk.version, known) if crash.mode == "lost" or not disk.pending else object()
+                if same in seen:
+                    continue
+                seen.add(same)
+                self.report.images += 1
+                files = disk.image(crash.mode, self._random(trail, crash))
+                await self._open(life, checks, files, known, (*trail, crash), endings)
+
+    async def _open(
+        self, life: Life, checks: _Checks, files: Files, known: int, trail: Trail, endings: dict[object, _Ending]
+    ) -> None:
+        self.bench.lay_out(files)
+        try:
+            found = look(self.bench.path)
+        except BaseException as error:
+            self._add(trail, [_refused(error)])
+            return
+        killed = trail[-1].mode == "all"
+        broken = list(checks.of_image(found, known, killed=killed))
+        if broken:
+            self._add(trail, broken)
+            return
+        state = (len(found.rows), found.letters) if self.memo else object()
+        if state not in endings:
+            self.report.drives += 1
+            endings[state] = await self._drive(files, found, len(trail))
+        ending = endings[state]
+        facts = [*life.facts[:known], *ending.facts]
+        broken = [*ending.broken, *oracles.effects(facts)]
+        if ending.log:
+            broken += oracles.intents(facts, [r for records in ending.log.records.values() for r in records])
+        self._add(trail, broken)
+
+    async def _drive(self, files: Files, found: Found, number: int) -> _Ending:
+        """Recover `files` twice over, then let the workload come to its end on them."""
+        world = World()
+        counts = found.counts()
+        try:
+            broken = await self._recover_twice(files, found, number)
+            self.bench.lay_out(files)
+            await live(self.bench.path, self.workload, world, seed=self.seed, number=number)
+            log = read_log(self.bench.path, self.workload)
+        except BaseException as error:
+            return _Ending(world.ledger, [_refused(error)], None)
+        for name, records in log.records.items():
+            if name in counts:
+                broken += oracles.recovery(records, counts[name])
+            broken += oracles.one_outcome(records)
+            broken += oracles.conversation(log.messages[name], self._essences[name])
+            broken += oracles.requests(records, self._requests[name])
+        if lost := self._essences.keys() - log.records.keys():
+            broken.append(Broken("P7", f"there is no session {sorted(lost)}"))
+        return _Ending(world.ledger, broken, log)
+
+    async def _recover_twice(self, files: Files, found: Found, number: int) -> list[Broken]:
+        once, photograph = await self._recovered(files, found, number)
+        twice, _ = await self._recovered(photograph, found, number + 1)
+        return list(oracles.recovered_again(once.rows, twice.rows))
+
+    async def _recovered(self, files: Files, found: Found, number: int) -> tuple[Found, Files]:
+        """What stands in the log, and the files, once all its sessions were opened and the process was killed."""
+        self.bench.lay_out(files)
+        reseed(self.seed)
+        plugins = self.workload.plugins(World())
+        async with open_kernel(self.bench.path, discover=False, plugins=plugins, clock=clock_of(number)) as kernel:
+            for name in found.keys:
+                async with kernel.session(name, model=self.workload.model, approver=True):
+                    photograph = self.bench.photograph()
+            photograph = self.bench.photograph() if not found.keys else photograph
+        self.bench.lay_out(photograph)
+        return look(self.bench.path), photograph
+
+    def _random(self, trail: Trail, crash: Crash) -> Random:
+        return Random(f"{self.seed} {trail} {crash}")
+
+    def _add(self, trail: Trail, broken: Iterable[Broken]) -> None:
+        where = ", ".join(f"Crash({crash.at}, {crash.mode!r})" for crash in trail)
+        fresh = ", from_nothing=True" if self.from_nothing else ""
+        line = f"run_power_loss(named({self.workload.name!r}), seed={self.seed}{fresh}, only=({where},))"
+        for one in broken:
+            if one.promise == "P3":
+                self.report.refusals[one.how.split(":")[0]] += 1
+            self.report.add(one, line)
+
+
+@frozen
+class _Checks:
+    """What is checked of each image of one life, prepared once."""
+
+    rows: Sequence[oracles.Row]
+    power: Claims
+    kill: Claims
+    own: Sequence[Broken]
+
+    @classmethod
+    def of(cls, life: Life) -> _Checks:
+        names = {key: name for name, key in life.found.keys.items()}
+        ids = {(names[row[1]], row[2]): row[0] for row in life.found.rows}
+        calls = {
+            record.event.invocation_id: ids[record.session, record.seq]
+            for records in life.log.records.values()
+            for record in records
+            if isinstance(record.event, ToolCall)
+        }
+        digests = {(names[row[1]], row[2]): row[-1].hex() for row in life.found.rows}
+        return cls(
+            rows=life.found.rows,
+            power=oracles.claims(life.facts, ids, calls, power=True),
+            kill=oracles.claims(life.facts, ids, calls, power=False),
+            own=[*oracles.tokens(life.facts, digests), *oracles.effects(life.facts)],
+        )
+
+    def of_image(self, found: Found, known: int, *, killed: bool) -> Iterator[Broken]:
+        yield from oracles.prefix(found.rows, self.rows)
+        yield from oracles.durable(len(found.rows), found.letters, self.kill if killed else self.power, known)
+
+
+def _known(life: Life, at: int) -> int:
+    return life.ops[at].known if at < len(life.ops) else len(life.facts)
+
+
+def _drawn(random: Random, crashes: Sequence[Crash], count: int) -> list[Crash]:
+    return random.sample(crashes, min(count, len(crashes)))
+
+
+def _refused(error: BaseException) -> Broken:
+    """P3: opening or going on after a crash alone raises nothing."""
+    leaves = [error]
+    while isinstance(leaves[0], BaseExceptionGroup):
+        leaves = list(leaves[0].exceptions)
+    if isinstance(leaves[0], (KeyboardInterrupt, trio.Cancelled)):
+        raise error
+    named = "" if isinstance(leaves[0], FlightlogError) else " (not one of ours)"
+    return Broken("P3", f"{type(leaves[0]).__name__}{named}: {leaves[0]}")
