@@ -178,4 +178,3 @@ async def watched_life(
         found=look(bench.path),
         log=read_log(bench.path, workload),
     )
-

@@ -80,7 +80,9 @@ class Claims:
     why: Sequence[Fact | None]
 
 
-def claims(facts: Sequence[Fact], ids: Mapping[tuple[str, int], int], calls: Mapping[str, int], *, power: bool) -> Claims:
+def claims(
+    facts: Sequence[Fact], ids: Mapping[tuple[str, int], int], calls: Mapping[str, int], *, power: bool
+) -> Claims:
     """What each fact claims. `ids`: the row id by session and seq, `calls`: that of a `tool/call` by invocation id.
 
     With `power` lost, ordinary commits claim nothing.
@@ -236,6 +238,8 @@ def requests(records: Sequence[Record], unbroken: frozenset[str]) -> Iterator[Br
             case ToolResult(outcome=outcome) if outcome in _CUT_OFF:
                 return
             case UserMessage() as message if message.text == GO_ON:
+                return
+            case TurnEnd(reason=reason) if reason != "completed":
                 return
             case _:
                 pass

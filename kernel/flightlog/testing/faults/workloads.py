@@ -8,6 +8,7 @@ Bring your own to try your plugins: anything with these members is one.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import Random
@@ -38,7 +39,8 @@ class Workload(Protocol):
     lets the world know of all it was promised: `world.held(token)`, `world.posted()`. `plugins` are made
     for each life; their tools note each effect with `world.done(...)` and are async, for a thread has
     no order. Each call has arguments of its own, and no test sleeps but by `trio.sleep`.
-    `model` is the sessions' "adapter:model".
+    `model` is the sessions' "adapter:model". `steady` says that each message comes at a place of the
+    conversation that timing does not change: then requests after a crash must repeat those before it.
     """
 
     @property
@@ -48,6 +50,10 @@ class Workload(Protocol):
     @property
     def model(self) -> str:
         """The model of its sessions, also for opening them only to recover."""
+
+    @property
+    def steady(self) -> bool:
+        """Whether what the model is sent depends on the conversation alone."""
 
     def plugins(self, world: World) -> Sequence[object]:
         """The plugins of one life."""
@@ -104,6 +110,11 @@ class Script:
         """All of them by their texts, which must differ."""
         return {order.text: order for _, given in self.sessions for first in given for order in (first, *first.beside)}
 
+    @property
+    def steady(self) -> bool:
+        """Whether nothing is said while a turn runs."""
+        return not any(order.beside for order in self.orders.values())
+
     def plugins(self, world: World) -> Sequence[object]:
         """The tools, the model and, where a person is to be asked, a guard."""
         used = {name for order in self.orders.values() for step in order.steps for name, _ in step}
@@ -137,9 +148,7 @@ class _Host:
 
     async def work(self, orders: Sequence[Order]) -> None:
         """Send what was not yet accepted, and see to it that all of it is done."""
-        async with self.kernel.session(
-            self.name, model=self.script.model, limits=_LIMITS, approver=True
-        ) as session:
+        async with self.kernel.session(self.name, model=self.script.model, limits=_LIMITS, approver=True) as session:
             self.world.held(session.token)
             for order in orders:
                 await self._say(session, order)
@@ -298,15 +307,20 @@ def random_script(seed: int) -> Script:
     """A script drawn from `seed`."""
     random = Random(seed)
     numbers = iter(range(1000))
+    names = [name for name in TOOLS if name != "dump"]
 
     def step() -> tuple[Call, ...]:
-        return tuple((random.choice(tuple(TOOLS)), str(next(numbers))) for _ in range(random.randint(1, 3)))
+        return tuple((random.choice(names), str(next(numbers))) for _ in range(random.randint(1, 3)))
 
     def order(ways: Sequence[Way], *, alone: bool) -> Order:
         way = random.choice(ways)
         steps = () if way == "cancelled" else tuple(step() for _ in range(random.randint(0, 2)))
-        beside = () if way == "cancelled" or not alone else tuple(
-            order(("steer", "inject", "followup", "letter"), alone=False) for _ in range(random.randint(0, 2))
+        beside = (
+            ()
+            if way == "cancelled" or not alone
+            else tuple(
+                order(("steer", "inject", "followup", "letter"), alone=False) for _ in range(random.randint(0, 2))
+            )
         )
         return Order(f"order {next(numbers)}", steps, way, beside, waits=random.random() < _WAITS_SHARE)
 
@@ -316,3 +330,9 @@ def random_script(seed: int) -> Script:
         for name in ("one", "two")[: random.randint(1, 2)]
     )
     return Script(f"random_script({seed})", sessions)
+
+
+def named(name: str) -> Script:
+    """The script that a reproducer names."""
+    number = re.fullmatch(r"random_script\((\d+)\)", name)
+    return random_script(int(number[1])) if number else next(script for script in SCRIPTS if script.name == name)
