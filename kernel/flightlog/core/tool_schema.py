@@ -115,7 +115,7 @@ def _fault(schema: str) -> str:
     try:
         Draft202012Validator.check_schema(canonical.loads(schema))
     except SchemaError as error:
-        return error.message
+        return str(error.message)
     return ""
 
 

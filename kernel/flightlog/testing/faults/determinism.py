@@ -15,6 +15,7 @@ import trio
 from flightlog.runtime import clock as kernel_clock
 from flightlog.runtime import recovery
 from flightlog.runtime.clock import Clock
+from flightlog.store import log_file
 from flightlog.testing import fixed_clock
 
 _LIFE_US: Final = 3_600_000_000
@@ -31,7 +32,7 @@ def clock_of(life: int) -> Clock:
 
 def reseed(seed: int) -> None:
     """Let trio run the tasks that are ready at the same time in the order that `seed` decides."""
-    trio._core._run._r.seed(seed)  # type: ignore[attr-defined]  # noqa: SLF001
+    trio._core._run._r.seed(seed)
 
 
 class _Shadow:
@@ -45,16 +46,31 @@ class _Shadow:
         return getattr(self._module, name)
 
 
+class _Jumping(_Shadow):
+    """A `time` in which sleeping takes none, and all that it should."""
+
+    def __init__(self) -> None:
+        super().__init__(time)
+        self._now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self._now_s
+
+    def sleep(self, seconds: float) -> None:
+        self._now_s += seconds
+
+
 @contextmanager
 def deterministic() -> Iterator[None]:
     """What runs inside depends on its input only. Enter it before `trio.run`."""
     replaced: tuple[tuple[object, str, object], ...] = (
         # The switch that trio's own support for Hypothesis turns on: importing that is enough, but too much.
-        (trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING", True),  # type: ignore[attr-defined]  # noqa: SLF001
+        (trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
         (recovery, "os", _Shadow(os, getpid=lambda: 1)),
         (recovery, "socket", _Shadow(socket, gethostname=lambda: "laboratory")),
         # Who looks for letters does so in longer strides when trio's clock jumps, which it finds out by this one.
         (kernel_clock, "time", _Shadow(time, monotonic=lambda: 0.0)),
+        (log_file, "time", _Jumping()),
     )
     with ExitStack() as undo:
         for module, name, value in replaced:

@@ -10,6 +10,7 @@ keeps it. A sector that is overwritten changes in the bytes written only (SQLite
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from random import Random
 from typing import Final, Literal
 
@@ -17,7 +18,7 @@ from attrs import define, field, frozen
 
 SECTOR_BYTES: Final = 512
 
-Kind = Literal["create", "write", "truncate", "sync", "delete", "sync-folder", "read"]
+Kind = Literal["create", "write", "truncate", "sync", "delete", "sync-folder", "read", "begin"]
 Mode = Literal["lost", "all", "prefix", "file", "subset"]
 """What of the unsynced is on the disk: nothing; all (a SIGKILL: the system lives on); as much as was written
 until some moment, the last sector torn; all of one file; any choice of sectors, some torn, one garbage."""
@@ -152,7 +153,7 @@ class Disk:
 def _sectors(offset: int, length: int) -> list[tuple[int, int]]:
     """Start and end, within the data, of each sector that a write touches."""
     cuts = [0, *range(SECTOR_BYTES - offset % SECTOR_BYTES, length, SECTOR_BYTES), length]
-    return [(start, end) for start, end in zip(cuts, cuts[1:], strict=False) if start < end]
+    return [(start, end) for start, end in pairwise(cuts) if start < end]
 
 
 def _apply(content: bytearray, change: _Change, data: bytes | None) -> None:

@@ -27,7 +27,7 @@ Row = tuple[Any, ...]
 
 _SUFFIXES: Final = {"db": "", "wal": "-wal", "journal": "-journal", "head": "-head"}
 _ALL: Final = 2**62
-_MEMORY: Final = "/dev/shm"
+_MEMORY: Final = "/dev/shm"  # noqa: S108 (a folder of our own in it)
 _HANGS_S: Final = 36_000.0
 """Of trio's clock, which jumps: who is not through by then waits for what never comes."""
 
@@ -103,6 +103,10 @@ class Log:
 
     records: dict[str, list[Record]]
     messages: dict[str, list[Message]]
+
+    def all_records(self) -> list[Record]:
+        """Those of all sessions."""
+        return [record for records in self.records.values() for record in records]
 
 
 @frozen(kw_only=True)

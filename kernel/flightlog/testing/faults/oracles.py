@@ -80,29 +80,42 @@ class Claims:
     why: Sequence[Fact | None]
 
 
-def claims(
-    facts: Sequence[Fact], ids: Mapping[tuple[str, int], int], calls: Mapping[str, int], *, power: bool
-) -> Claims:
-    """What each fact claims. `ids`: the row id by session and seq, `calls`: that of a `tool/call` by invocation id.
+@frozen
+class Places:
+    """Where in the table things stand, as row ids.
 
-    With `power` lost, ordinary commits claim nothing.
+    An event by session and seq, a call's `tool/call` by invocation id, a message's first splice by message id.
     """
+
+    events: Mapping[tuple[str, int], int]
+    calls: Mapping[str, int]
+    messages: Mapping[str, int]
+
+    def of(self, fact: Fact, *, power: bool) -> int:
+        """The row that `fact` claims, 0 for none. When `power` is lost, ordinary commits claim nothing."""
+        match fact:
+            case Committed():
+                return self.events.get((fact.session, fact.seq), _NOWHERE) if fact.barrier or not power else 0
+            case Held(token=token, message_id=message_id):
+                message = self.messages.get(message_id, _NOWHERE) if message_id else 0
+                return max(message, self.events.get((token.session, token.seq), _NOWHERE))
+            case Reached():
+                return self.events.get((fact.session, fact.seq), _NOWHERE)
+            case Done():
+                return self.calls.get(fact.invocation_id, _NOWHERE)
+            case Posted():
+                return 0
+
+
+def claims(facts: Sequence[Fact], places: Places, *, power: bool) -> Claims:
+    """What `facts` claim, one after the other, after a loss of `power` or a mere kill."""
     rows, letters = [0], [0]
     why: list[Fact | None] = [None]
     posted: set[str] = set()
     for fact in facts:
-        wanted = 0
-        match fact:
-            case Committed(barrier=barrier):
-                wanted = ids.get((fact.session, fact.seq), _NOWHERE) if barrier or not power else 0
-            case Held(token=token):
-                wanted = ids.get((token.session, token.seq), _NOWHERE)
-            case Reached():
-                wanted = ids.get((fact.session, fact.seq), _NOWHERE)
-            case Done():
-                wanted = calls.get(fact.invocation_id, _NOWHERE)
-            case Posted():
-                posted.add(fact.letter_id)
+        wanted = places.of(fact, power=power)
+        if isinstance(fact, Posted):
+            posted.add(fact.letter_id)
         why.append(fact if wanted > rows[-1] else why[-1])
         rows.append(max(rows[-1], wanted))
         letters.append(len(posted))

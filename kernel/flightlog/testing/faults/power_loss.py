@@ -11,6 +11,7 @@ else, so what it does from there is the same. Each image is opened and checked o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby, product
 from random import Random
 from typing import Final
@@ -19,18 +20,16 @@ import trio
 import trio.testing
 from attrs import define, field, frozen
 
-from flightlog.api import open_kernel
 from flightlog.testing.faults import oracles
-from flightlog.testing.faults.determinism import clock_of, deterministic, reseed
+from flightlog.testing.faults.determinism import deterministic
 from flightlog.testing.faults.disk import MODES, Disk, Files, Mode
-from flightlog.testing.faults.life import Bench, Found, Life, Log, bench, live, look, new_log, read_log, watched_life
-from flightlog.testing.faults.oracles import Broken, Claims, Essence
+from flightlog.testing.faults.judge import Ending, Judge, places_in, refused
+from flightlog.testing.faults.life import Bench, Found, Life, bench, look, new_log, watched_life
+from flightlog.testing.faults.oracles import Broken, Claims
 from flightlog.testing.faults.recorder import checkpoints_every
 from flightlog.testing.faults.report import Report
 from flightlog.testing.faults.workloads import Workload
-from flightlog.testing.faults.world import Fact, World, surviving
-from flightlog_hookspecs.errors import FlightlogError
-from flightlog_hookspecs.events import RequestSent, ToolCall
+from flightlog.testing.faults.world import surviving
 
 CHECKPOINT_PAGES: Final = 12
 """Small enough for a checkpoint in the middle of a short run."""
@@ -59,28 +58,26 @@ def run_power_loss(
     depth: int = 2,
     from_nothing: bool = False,
     memo: bool = True,
+    first_only: bool = False,
     only: Trail | None = None,
 ) -> Report:
     """Crash `workload` everywhere, or at `points` places drawn from `seed`, each in one of the modes.
 
     `nested` more crashes happen during recoveries, up to `depth` in a row. `from_nothing` records the
-    creation of the file, too. Without `memo` every image is driven to the end itself. `only` repeats
-    one case, as a violation's reproducer names it. `seed` also decides the order of ready tasks.
+    creation of the file, too. Without `memo` every image is driven to the end itself. With `first_only`
+    the hunt ends at the first violation. `only` repeats one case, as a violation's reproducer names it.
+    `seed` also decides the order of ready tasks.
     """
     with bench() as place, deterministic(), checkpoints_every(CHECKPOINT_PAGES):
-        hunt = _Hunt(place, workload, seed, from_nothing, memo)
+        hunt = _Hunt(place, workload, seed, from_nothing, memo, first_only)
         clock = trio.testing.MockClock(autojump_threshold=0)
-        trio.run(hunt.run, points, nested, depth, only, clock=clock)
+        with suppress(Enough):
+            trio.run(hunt.run, points, nested, depth, only, clock=clock)
     return hunt.report
 
 
-@frozen
-class _Ending:
-    """What a recovered life came to: what it added to the facts, what is wrong with it, its log (None: it failed)."""
-
-    facts: Sequence[Fact]
-    broken: Sequence[Broken]
-    log: Log | None
+class Enough(BaseException):
+    """A violation was found, and one was wanted."""
 
 
 @define
@@ -90,18 +87,14 @@ class _Hunt:
     seed: int
     from_nothing: bool
     memo: bool
+    first_only: bool
     report: Report = field(factory=Report, init=False)
-    _essences: dict[str, Essence] = field(factory=dict, init=False)
-    _requests: dict[str, frozenset[str]] = field(factory=dict, init=False)
+    judge: Judge = field(init=False)
 
     async def run(self, points: int | None, nested: int, depth: int, only: Trail | None) -> None:
         files: Files = {} if self.from_nothing else await new_log(self.bench)
         life = await watched_life(self.bench, Disk.holding(files), files, [], self.workload, seed=self.seed, number=0)
-        self._essences = {name: oracles.essence(messages) for name, messages in life.log.messages.items()}
-        self._requests = {
-            name: frozenset(r.event.sha256 for r in records if isinstance(r.event, RequestSent))
-            for name, records in life.log.records.items()
-        }
+        self.judge = Judge.by(self.bench, self.workload, self.seed, life.log)
         if only:
             await self._repeat(life, (), only)
             return
@@ -147,7 +140,7 @@ class _Hunt:
                 number=len(trail) + 1,
             )
         except BaseException as error:
-            self._add((*trail, crash), [_refused(error)])
+            self._add((*trail, crash), [refused(error)])
             return None
 
     async def _crash(self, life: Life, trail: Trail, crashes: Iterable[Crash]) -> None:
@@ -156,7 +149,7 @@ class _Hunt:
         for broken in checks.own:
             self._add(trail, [broken])
         disk, fed = life.disk.copy(), 0
-        endings: dict[object, _Ending] = {}
+        endings: dict[object, Ending] = {}
         seen: set[object] = set()
         for at, group in groupby(sorted(crashes), key=lambda crash: crash.at):
             for op in life.ops[fed:at]:
@@ -173,13 +166,13 @@ class _Hunt:
                 await self._open(life, checks, files, known, (*trail, crash), endings)
 
     async def _open(
-        self, life: Life, checks: _Checks, files: Files, known: int, trail: Trail, endings: dict[object, _Ending]
+        self, life: Life, checks: _Checks, files: Files, known: int, trail: Trail, endings: dict[object, Ending]
     ) -> None:
         self.bench.lay_out(files)
         try:
             found = look(self.bench.path)
         except BaseException as error:
-            self._add(trail, [_refused(error)])
+            self._add(trail, [refused(error)])
             return
         killed = trail[-1].mode == "all"
         broken = list(checks.of_image(found, known, killed=killed))
@@ -189,53 +182,8 @@ class _Hunt:
         state = (len(found.rows), found.letters) if self.memo else object()
         if state not in endings:
             self.report.drives += 1
-            endings[state] = await self._drive(files, found, len(trail))
-        ending = endings[state]
-        facts = [*life.facts[:known], *ending.facts]
-        broken = [*ending.broken, *oracles.effects(facts)]
-        if ending.log:
-            broken += oracles.intents(facts, [r for records in ending.log.records.values() for r in records])
-        self._add(trail, broken)
-
-    async def _drive(self, files: Files, found: Found, number: int) -> _Ending:
-        """Recover `files` twice over, then let the workload come to its end on them."""
-        world = World()
-        counts = found.counts()
-        try:
-            broken = await self._recover_twice(files, found, number)
-            self.bench.lay_out(files)
-            await live(self.bench.path, self.workload, world, seed=self.seed, number=number)
-            log = read_log(self.bench.path, self.workload)
-        except BaseException as error:
-            return _Ending(world.ledger, [_refused(error)], None)
-        for name, records in log.records.items():
-            if name in counts:
-                broken += oracles.recovery(records, counts[name])
-            broken += oracles.one_outcome(records)
-            broken += oracles.conversation(log.messages[name], self._essences[name])
-            if self.workload.steady:
-                broken += oracles.requests(records, self._requests[name])
-        if lost := self._essences.keys() - log.records.keys():
-            broken.append(Broken("P7", f"there is no session {sorted(lost)}"))
-        return _Ending(world.ledger, broken, log)
-
-    async def _recover_twice(self, files: Files, found: Found, number: int) -> list[Broken]:
-        once, photograph = await self._recovered(files, found, number)
-        twice, _ = await self._recovered(photograph, found, number + 1)
-        return list(oracles.recovered_again(once.rows, twice.rows))
-
-    async def _recovered(self, files: Files, found: Found, number: int) -> tuple[Found, Files]:
-        """What stands in the log, and the files, once all its sessions were opened and the process was killed."""
-        self.bench.lay_out(files)
-        reseed(self.seed)
-        plugins = self.workload.plugins(World())
-        async with open_kernel(self.bench.path, discover=False, plugins=plugins, clock=clock_of(number)) as kernel:
-            for name in found.keys:
-                async with kernel.session(name, model=self.workload.model, approver=True):
-                    photograph = self.bench.photograph()
-            photograph = self.bench.photograph() if not found.keys else photograph
-        self.bench.lay_out(photograph)
-        return look(self.bench.path), photograph
+            endings[state] = await self.judge.drive(files, found, len(trail))
+        self._add(trail, endings[state].with_earlier(life.facts[:known]))
 
     def _random(self, trail: Trail, crash: Crash) -> Random:
         return Random(f"{self.seed} {trail} {crash}")
@@ -248,6 +196,8 @@ class _Hunt:
             if one.promise == "P3":
                 self.report.refusals[one.how.split(":")[0]] += 1
             self.report.add(one, line)
+            if self.first_only:
+                raise Enough
 
 
 @frozen
@@ -262,18 +212,12 @@ class _Checks:
     @classmethod
     def of(cls, life: Life) -> _Checks:
         names = {key: name for name, key in life.found.keys.items()}
-        ids = {(names[row[1]], row[2]): row[0] for row in life.found.rows}
-        calls = {
-            record.event.invocation_id: ids[record.session, record.seq]
-            for records in life.log.records.values()
-            for record in records
-            if isinstance(record.event, ToolCall)
-        }
         digests = {(names[row[1]], row[2]): row[-1].hex() for row in life.found.rows}
+        places = places_in(life.found, life.log)
         return cls(
             rows=life.found.rows,
-            power=oracles.claims(life.facts, ids, calls, power=True),
-            kill=oracles.claims(life.facts, ids, calls, power=False),
+            power=oracles.claims(life.facts, places, power=True),
+            kill=oracles.claims(life.facts, places, power=False),
             own=[*oracles.tokens(life.facts, digests), *oracles.effects(life.facts)],
         )
 
@@ -288,14 +232,3 @@ def _known(life: Life, at: int) -> int:
 
 def _drawn(random: Random, crashes: Sequence[Crash], count: int) -> list[Crash]:
     return random.sample(crashes, min(count, len(crashes)))
-
-
-def _refused(error: BaseException) -> Broken:
-    """P3: opening or going on after a crash alone raises nothing."""
-    leaves = [error]
-    while isinstance(leaves[0], BaseExceptionGroup):
-        leaves = list(leaves[0].exceptions)
-    if isinstance(leaves[0], (KeyboardInterrupt, trio.Cancelled)):
-        raise error
-    named = "" if isinstance(leaves[0], FlightlogError) else " (not one of ours)"
-    return Broken("P3", f"{type(leaves[0]).__name__}{named}: {leaves[0]}")

@@ -18,6 +18,7 @@ import apsw
 from attrs import define, field, frozen
 
 from flightlog.store import locks, log_file, witness
+from flightlog.store.connection import ApswDatabase, Busy
 from flightlog.store.statements import statements
 from flightlog.testing.faults.disk import Kind, Op
 
@@ -25,16 +26,17 @@ _NAMES: Final = {"": "db", "-wal": "wal", "-journal": "journal", "-head": "head"
 _OWN_CALLS: Final = (log_file, witness, locks)
 _DEFAULT_VFS: Final = "unix"
 
-Fault = Literal["io", "full", "busy", "nomem", "short"]
-FAULTS: Final[tuple[Fault, ...]] = ("io", "full", "busy", "nomem", "short")
-"""The disk fails; is full; a lock is held; no memory; a read brings less than was asked for."""
+Fault = Literal["io", "full", "nomem", "short", "busy"]
+FAULTS: Final[tuple[Fault, ...]] = ("io", "full", "nomem", "short", "busy")
+"""The disk fails; it is full; memory is; a read brings half of what was asked for; another writes just now."""
 
 _RAISED: Final[dict[Fault, Callable[[str], Exception]]] = {
     "io": apsw.IOError,
     "full": apsw.FullError,
-    "busy": apsw.BusyError,
     "nomem": apsw.NoMemError,
 }
+_ONLY: Final[dict[Fault, Kind]] = {"short": "read", "busy": "begin"}
+"""What can fail so; all else can fail at any operation on a file."""
 
 
 @frozen(kw_only=True)
@@ -50,8 +52,8 @@ class Plan:
 class Recorder:
     """The operations on the files of the database `path`, in order.
 
-    `known` is asked before each how much the world knows. `reads` are operations only while faults are
-    planned. `hits` counts the faults that happened.
+    `known` is asked before each how much the world knows. Reads and the begins of transactions count only while
+    faults are planned. `hits` counts the faults that happened.
     """
 
     path: str
@@ -72,13 +74,13 @@ class Recorder:
         if self.stopped or not file:
             return False
         failing = self._fails(kind)
-        if not failing and kind != "read":
+        if not failing and kind not in ("read", "begin"):
             self.ops.append(Op(kind, file, offset, data, self.known()))
         return failing
 
     def _fails(self, kind: Kind) -> bool:
         plan = self.plan
-        if plan is None or (plan.fault == "short" and kind != "read"):
+        if plan is None or _ONLY.get(plan.fault, kind) != kind or (kind == "begin" and plan.fault != "busy"):
             return False
         number, self.seen = self.seen, self.seen + 1
         failing = number == plan.at or (plan.for_good and number > plan.at)
@@ -109,7 +111,7 @@ class _File(apsw.VFSFile):
         if self._recorder and self._file:
             self._recorder.check(kind, self._file, offset, data)
 
-    def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802
+    def xRead(self, amount: int, offset: int) -> bytes:
         recorder = self._recorder
         if recorder and recorder.plan:
             if recorder.plan.fault != "short":
@@ -118,15 +120,15 @@ class _File(apsw.VFSFile):
                 return super().xRead(amount, offset)[: amount // 2]
         return super().xRead(amount, offset)
 
-    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+    def xWrite(self, data: bytes, offset: int) -> None:
         self._check("write", offset, bytes(data))
         super().xWrite(data, offset)
 
-    def xTruncate(self, newsize: int) -> None:  # noqa: N802
+    def xTruncate(self, newsize: int) -> None:
         self._check("truncate", newsize)
         super().xTruncate(newsize)
 
-    def xSync(self, flags: int) -> None:  # noqa: N802
+    def xSync(self, flags: int) -> None:
         self._check("sync")
         super().xSync(flags)
         if self._syncs_folder:
@@ -142,10 +144,10 @@ class _Vfs(apsw.VFS):
         self.name = "flightlog-faults"
         super().__init__(self.name, _DEFAULT_VFS)
 
-    def xOpen(self, name: Any, flags: list[int]) -> _File:  # noqa: N802
+    def xOpen(self, name: Any, flags: list[int]) -> _File:
         return _File(self.recorder, name, flags)
 
-    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
+    def xDelete(self, filename: str, syncdir: bool) -> None:
         recorder = self.recorder
         file = recorder.name_of(filename) if recorder else ""
         if recorder and file and os.path.exists(filename):
@@ -154,7 +156,7 @@ class _Vfs(apsw.VFS):
         if recorder and file and syncdir:
             recorder.check("sync-folder", file)
 
-    def xRandomness(self, numbytes: int) -> bytes:  # noqa: N802
+    def xRandomness(self, numbytes: int) -> bytes:
         """The same salts in every run."""
         return b"\x5a" * numbytes
 
@@ -213,6 +215,17 @@ _EIO: Final = 5
 _ENOSPC: Final = 28
 
 
+def _begin(recorder: Recorder) -> Callable[..., None]:
+    begin = ApswDatabase.begin
+
+    def watched(database: ApswDatabase, *, barrier: bool) -> None:
+        if recorder.add("begin", "db"):
+            raise Busy
+        begin(database, barrier=barrier)
+
+    return watched
+
+
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
     """Record whatever happens to the recorder's database in this process meanwhile."""
@@ -224,6 +237,8 @@ def recording(recorder: Recorder) -> Iterator[None]:
         undo.callback(apsw.set_default_vfs, _DEFAULT_VFS)
         apsw.randomness(0)  # SQLite asks the default VFS for a new seed
         watched = _WatchedOs(recorder)
+        undo.callback(setattr, ApswDatabase, "begin", ApswDatabase.begin)
+        setattr(ApswDatabase, "begin", _begin(recorder))  # noqa: B010
         for module in _OWN_CALLS:
             undo.callback(setattr, module, "os", os)
             setattr(module, "os", watched)  # noqa: B010

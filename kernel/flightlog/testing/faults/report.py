@@ -23,8 +23,10 @@ class Violation:
 
 @define
 class Report:
-    """`faults` by kind; `images`: how many of them left a disk of its own; `drives`: how many were driven to the end
-    (the others had come to the same rows as one of those); `refusals` by the error's name.
+    """Counts and violations.
+
+    `faults` by kind; `images`: how many of them left a disk of its own; `drives`: how many were driven to
+    the end, the others having come to the same rows as one of those; `refusals` by the error's name.
     """
 
     faults: Counter[str] = field(factory=Counter)

@@ -36,7 +36,7 @@ class Workload(Protocol):
 
     `run` is called with a kernel on an empty log first, and after each crash with one on what survived:
     it must do what is left, and end. It says with keys what it says (`world.followup(..., key=...)`) and
-    lets the world know of all it was promised: `world.held(token)`, `world.posted()`. `plugins` are made
+    lets the world know of all it was promised: `world.held(token)`, `world.posted(letter_id)`. `plugins` are made
     for each life; their tools note each effect with `world.done(...)` and are async, for a thread has
     no order. Each call has arguments of its own, and no test sleeps but by `trio.sleep`.
     `model` is the sessions' "adapter:model". `steady` says that each message comes at a place of the
@@ -166,7 +166,7 @@ class _Host:
                 self.world.posted(posted.letter_id)
             case "steer" | "inject":
                 accepted = await getattr(session, order.way)(order.text, key=key)
-                self.world.held(accepted.token)
+                self.world.accepted(accepted)
             case _:
                 await self.world.followup(session, order.text, key=key)
 
@@ -217,7 +217,9 @@ class Diligent(FakeModel):
         self._orders = orders
 
     @asynccontextmanager
-    async def stream(self, request: Request, attempt: int) -> AsyncIterator[AsyncIterator[BlockEvent]]:
+    async def stream(
+        self, request: Request, attempt: int
+    ) -> AsyncIterator[AsyncIterator[BlockEvent]]:
         """The next reply."""
         yield self._play(self._reply(list(request.messages)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,9 +29,10 @@ class Committed:
 
 @frozen
 class Held:
-    """Somebody outside holds `token`: a message was accepted, or a turn was reported to be over."""
+    """Somebody outside holds `token`: message `message_id` was accepted or, without one, a turn was over."""
 
     token: HeadToken
+    message_id: str = ""
 
 
 @frozen
@@ -81,6 +82,10 @@ class World:
         """Note that somebody relies on the log up to `token`."""
         self.ledger.append(Held(token))
 
+    def accepted(self, accepted: Accepted) -> None:
+        """Note that a message was acknowledged."""
+        self.ledger.append(Held(accepted.token, accepted.message_id))
+
     def posted(self, letter_id: str) -> None:
         """Note that a letter was acknowledged."""
         self.ledger.append(Posted(letter_id))
@@ -92,7 +97,7 @@ class World:
     async def followup(self, session: Session, text: str, *, key: str | None = None) -> Accepted:
         """`session.followup`, and note the acknowledgement."""
         accepted = await session.followup(text, key=key)
-        self.held(accepted.token)
+        self.accepted(accepted)
         return accepted
 
     def tool(self, name: str, effect: Effect, mode: Mode = "parallel", *, output: Callable[[str], str] = str) -> Tool:
@@ -120,13 +125,13 @@ class World:
             self._barrier = barrier
             begin(database, barrier=barrier)
 
-        ApswDatabase.begin = watched  # type: ignore[method-assign]
+        ApswDatabase.begin = watched  # type: ignore[method-assign, assignment]
         try:
             yield
         finally:
             ApswDatabase.begin = begin  # type: ignore[method-assign]
 
 
-def surviving(ledger: list[Fact], *, power_lost: bool) -> list[Fact]:
+def surviving(ledger: Sequence[Fact], *, power_lost: bool) -> list[Fact]:
     """What still holds after a crash: without power, ordinary commits promise nothing."""
     return [fact for fact in ledger if not (power_lost and isinstance(fact, Committed) and not fact.barrier)]

@@ -1,0 +1,162 @@
+"""A disk that fails, is full, or brings less than was asked for; memory that runs out; a file that is busy.
+
+One operation of a run fails, or it and all after it. Whatever happens then, the kernel says so by one of
+its own errors or goes on unharmed; the process ends, and the next one, on a disk that works again,
+finds all that was acknowledged and comes to the same end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from random import Random
+from typing import Final
+
+import trio
+import trio.testing
+from attrs import define, field, frozen
+
+from flightlog.testing.faults import oracles
+from flightlog.testing.faults.determinism import deterministic
+from flightlog.testing.faults.disk import Disk, Files
+from flightlog.testing.faults.judge import Judge, leaf, places_in, refused
+from flightlog.testing.faults.life import Bench, bench, live, look, new_log, read_log, watched_life
+from flightlog.testing.faults.oracles import Broken
+from flightlog.testing.faults.power_loss import CHECKPOINT_PAGES, Enough
+from flightlog.testing.faults.recorder import FAULTS, Plan, Recorder, checkpoints_every, recording
+from flightlog.testing.faults.report import Report
+from flightlog.testing.faults.workloads import Workload
+from flightlog.testing.faults.world import Fact, World
+from flightlog_hookspecs.errors import StoreError
+
+_RECOVERIES: Final = 4
+"""So many places of the run are killed to have recoveries that meet faults."""
+
+
+def run_io_errors(
+    workload: Workload,
+    *,
+    seed: int = 0,
+    points: int | None = None,
+    first_only: bool = False,
+    only: tuple[int | None, Plan] | None = None,
+) -> Report:
+    """Let every operation of `workload` fail in every way, or `points` of them drawn from `seed`.
+
+    Half of the faults meet the run itself, half a recovery from a SIGKILL in it. With `first_only` the
+    hunt ends at the first violation. `only` repeats one case, as a violation's reproducer names it:
+    the operation it was killed at (None: it was not) and the plan.
+    """
+    with bench() as place, deterministic(), checkpoints_every(CHECKPOINT_PAGES):
+        hunt = _Hunt(place, workload, seed, first_only)
+        with suppress(Enough):
+            trio.run(hunt.run, points, only, clock=trio.testing.MockClock(autojump_threshold=0))
+    return hunt.report
+
+
+@frozen
+class _Start:
+    """What a life begins with: files, what is known, and where an earlier life was killed."""
+
+    files: Files
+    facts: Sequence[Fact] = ()
+    killed_at: int | None = None
+
+
+@define
+class _Hunt:
+    bench: Bench
+    workload: Workload
+    seed: int
+    first_only: bool
+    report: Report = field(factory=Report, init=False)
+    judge: Judge = field(init=False)
+
+    async def run(self, points: int | None, only: tuple[int | None, Plan] | None) -> None:
+        files = await new_log(self.bench)
+        unbroken = await watched_life(
+            self.bench, Disk.holding(files), files, [], self.workload, seed=self.seed, number=0
+        )
+        self.judge = Judge.by(self.bench, self.workload, self.seed, unbroken.log)
+        ops, known = unbroken.ops, unbroken.facts
+
+        def killed(at: int) -> _Start:
+            disk = Disk.holding(files)
+            for op in ops[:at]:
+                disk.feed(op)
+            return _Start(disk.image("all", Random(0)), known[: ops[at].known], at)
+
+        if only:
+            at, plan = only
+            await self._fail(_Start(files) if at is None else killed(at), plan)
+            return
+        random = Random(f"{self.seed} faults")
+        places = sorted(random.sample(range(len(ops)), _RECOVERIES))
+        starts = [*[_Start(files)] * _RECOVERIES, *map(killed, places)]
+        plans = [(start, plan) for start in starts for plan in await self._plans(start)]
+        if points is None:
+            unique = {(start.killed_at, plan): (start, plan) for start, plan in plans}
+            plans = list(unique.values())
+        else:
+            plans = random.sample(plans, min(points, len(plans)))
+        for start, plan in plans:
+            await self._fail(start, plan)
+
+    async def _plans(self, start: _Start) -> list[Plan]:
+        """Every fault that a life from `start` can meet."""
+        plans = []
+        for fault in FAULTS:
+            recorder = await self._lived(start, Plan(at=-1, fault=fault), World())
+            plans += [
+                Plan(at=at, fault=fault, for_good=for_good) for at in range(recorder.seen) for for_good in (False, True)
+            ]
+        return plans
+
+    async def _lived(self, start: _Start, plan: Plan, world: World) -> Recorder:
+        self.bench.lay_out(start.files)
+        recorder = Recorder(self.bench.path, plan=plan)
+        with recording(recorder):
+            try:
+                await live(
+                    self.bench.path, self.workload, world, seed=self.seed, number=int(start.killed_at is not None)
+                )
+            finally:
+                recorder.stopped = True
+        return recorder
+
+    async def _fail(self, start: _Start, plan: Plan) -> None:
+        """Live with a fault, die of it or not, and live again without."""
+        self.report.faults[f"{plan.fault}{' for good' if plan.for_good else ''}"] += 1
+        world = World(list(start.facts))
+        try:
+            await self._lived(start, plan, world)
+        except BaseException as error:
+            cause = leaf(error)
+            self.report.refusals[type(cause).__name__] += 1
+            if not isinstance(cause, StoreError):
+                self._add(start, plan, [refused(error)])
+        files = self.bench.photograph()
+        self._add(start, plan, await self._judged(files, world.ledger, 1 + (start.killed_at is not None)))
+
+    async def _judged(self, files: Files, facts: Sequence[Fact], number: int) -> list[Broken]:
+        self.bench.lay_out(files)
+        try:
+            found = look(self.bench.path)
+            self.bench.lay_out(files)
+            log = read_log(self.bench.path, self.workload, verify=False)
+        except BaseException as error:
+            return [refused(error)]
+        claimed = oracles.claims(facts, places_in(found, log), power=False)
+        broken = list(oracles.durable(len(found.rows), found.letters, claimed, len(facts)))
+        if broken:
+            return broken
+        self.report.images += 1
+        self.report.drives += 1
+        return (await self.judge.drive(files, found, number)).with_earlier(facts)
+
+    def _add(self, start: _Start, plan: Plan, broken: Iterable[Broken]) -> None:
+        line = f"run_io_errors(named({self.workload.name!r}), seed={self.seed}, only=({start.killed_at}, {plan}))"
+        for one in broken:
+            self.report.add(one, line)
+            if self.first_only:
+                raise Enough
