@@ -13,7 +13,7 @@ from typing import Any, Final
 import trio
 
 from flightlog.runtime import clock as kernel_clock
-from flightlog.runtime import recovery
+from flightlog.runtime import recovery, write_lock
 from flightlog.runtime.clock import Clock
 from flightlog.store import log_file
 from flightlog.testing import fixed_clock
@@ -71,6 +71,7 @@ def deterministic() -> Iterator[None]:
         # Who looks for letters does so in longer strides when trio's clock jumps, which it finds out by this one.
         (kernel_clock, "time", _Shadow(time, monotonic=lambda: 0.0)),
         (log_file, "time", _Jumping()),
+        (write_lock, "BUSY_POLL_S", 1.0),  # half a minute of waiting for a lock in thirty looks
     )
     with ExitStack() as undo:
         for module, name, value in replaced:

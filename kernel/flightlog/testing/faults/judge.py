@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import trio
-from attrs import frozen
+from attrs import define, field, frozen
 
 from flightlog.api import open_kernel
 from flightlog.runtime.error_groups import leaves
@@ -35,27 +35,42 @@ class Ending:
         return broken + (list(oracles.intents(everything, self.log.all_records())) if self.log else [])
 
 
-@frozen
+@define
 class Judge:
-    """Knows what the unbroken run came to."""
+    """Knows what the unbroken run came to. `drives` counts how often it drove a log to its end.
+
+    With `memo` that is once for all files that open with the same rows and letters: a kernel knows nothing
+    else, so what it does from there is the same.
+    """
 
     bench: Bench
     workload: Workload
     seed: int
+    memo: bool
     essences: Mapping[str, Essence]
     requests: Mapping[str, frozenset[str]]
+    drives: int = field(default=0, init=False)
+    _endings: dict[object, Ending] = field(factory=dict, init=False)
 
     @classmethod
-    def by(cls, bench: Bench, workload: Workload, seed: int, unbroken: Log) -> Judge:
+    def by(cls, bench: Bench, workload: Workload, seed: int, unbroken: Log, *, memo: bool = True) -> Judge:
         """A judge who compares with the `unbroken` log."""
         essences = {name: oracles.essence(messages) for name, messages in unbroken.messages.items()}
         requests = {
             name: frozenset(r.event.sha256 for r in records if isinstance(r.event, RequestSent))
             for name, records in unbroken.records.items()
         }
-        return cls(bench, workload, seed, essences, requests)
+        return cls(bench, workload, seed, memo, essences, requests)
 
-    async def drive(self, files: Files, found: Found, number: int) -> Ending:
+    async def ending(self, files: Files, found: Found, number: int) -> Ending:
+        """What life `number` comes to that begins with `files`, which open with what was `found`."""
+        state = (number, found.letters, *(row[-1] for row in found.rows)) if self.memo else object()
+        if state not in self._endings:
+            self.drives += 1
+            self._endings[state] = await self._drive(files, found, number)
+        return self._endings[state]
+
+    async def _drive(self, files: Files, found: Found, number: int) -> Ending:
         """Recover `files` twice over, then let the workload come to its end on them."""
         world = World()
         counts = found.counts()

@@ -3,9 +3,6 @@
 One run is recorded; the disk after a crash at operation k is computed from that, opened by the real
 kernel, checked, and driven to the end by the same workload. Death itself is never simulated: code
 that cleans up on its way out would run.
-
-Driving on is done once for all crashes that leave the same rows and letters: a kernel knows nothing
-else, so what it does from there is the same. Each image is opened and checked on its own.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from attrs import define, field, frozen
 from flightlog.testing.faults import oracles
 from flightlog.testing.faults.determinism import deterministic
 from flightlog.testing.faults.disk import MODES, Disk, Files, Mode
-from flightlog.testing.faults.judge import Ending, Judge, places_in, refused
+from flightlog.testing.faults.judge import Judge, places_in, refused
 from flightlog.testing.faults.life import Bench, Found, Life, bench, look, new_log, watched_life
 from flightlog.testing.faults.oracles import Broken, Claims
 from flightlog.testing.faults.recorder import checkpoints_every
@@ -94,7 +91,7 @@ class _Hunt:
     async def run(self, points: int | None, nested: int, depth: int, only: Trail | None) -> None:
         files: Files = {} if self.from_nothing else await new_log(self.bench)
         life = await watched_life(self.bench, Disk.holding(files), files, [], self.workload, seed=self.seed, number=0)
-        self.judge = Judge.by(self.bench, self.workload, self.seed, life.log)
+        self.judge = Judge.by(self.bench, self.workload, self.seed, life.log, memo=self.memo)
         if only:
             await self._repeat(life, (), only)
             return
@@ -149,7 +146,6 @@ class _Hunt:
         for broken in checks.own:
             self._add(trail, [broken])
         disk, fed = life.disk.copy(), 0
-        endings: dict[object, Ending] = {}
         seen: set[object] = set()
         for at, group in groupby(sorted(crashes), key=lambda crash: crash.at):
             for op in life.ops[fed:at]:
@@ -163,11 +159,9 @@ class _Hunt:
                 seen.add(same)
                 self.report.images += 1
                 files = disk.image(crash.mode, self._random(trail, crash))
-                await self._open(life, checks, files, known, (*trail, crash), endings)
+                await self._open(life, checks, files, known, (*trail, crash))
 
-    async def _open(
-        self, life: Life, checks: _Checks, files: Files, known: int, trail: Trail, endings: dict[object, Ending]
-    ) -> None:
+    async def _open(self, life: Life, checks: _Checks, files: Files, known: int, trail: Trail) -> None:
         self.bench.lay_out(files)
         try:
             found = look(self.bench.path)
@@ -179,11 +173,9 @@ class _Hunt:
         if broken:
             self._add(trail, broken)
             return
-        state = (len(found.rows), found.letters) if self.memo else object()
-        if state not in endings:
-            self.report.drives += 1
-            endings[state] = await self.judge.drive(files, found, len(trail))
-        self._add(trail, endings[state].with_earlier(life.facts[:known]))
+        ending = await self.judge.ending(files, found, len(trail))
+        self.report.drives = self.judge.drives
+        self._add(trail, ending.with_earlier(life.facts[:known]))
 
     def _random(self, trail: Trail, crash: Crash) -> Random:
         return Random(f"{self.seed} {trail} {crash}")

@@ -185,7 +185,7 @@ class _Host:
                 await self._say(session, order)
         for _ in range(_NUDGES_MAX):
             await self._run(session)
-            if finished(self.script.orders, self.kernel.read(self.name).messages()):
+            if not session.pending and finished(self.script.orders, self.kernel.read(self.name).messages()):
                 return
             await self.world.followup(session, GO_ON)
         raise AssertionError(f"session {self.name!r} does not get anywhere")
@@ -218,7 +218,9 @@ class Diligent(FakeModel):
 
     @asynccontextmanager
     async def stream(
-        self, request: Request, attempt: int
+        self,
+        request: Request,
+        attempt: int,  # noqa: ARG002
     ) -> AsyncIterator[AsyncIterator[BlockEvent]]:
         """The next reply."""
         yield self._play(self._reply(list(request.messages)))
