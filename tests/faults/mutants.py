@@ -17,6 +17,7 @@ from flightlog.runtime.session import Session, Turn
 from flightlog.runtime.tool_runner import Runnable, ToolRunner
 from flightlog.store import witness
 from flightlog.store.connection import ApswDatabase
+from flightlog_hookspecs.errors import StoreError
 from flightlog_hookspecs.events import ToolCall
 
 
@@ -121,4 +122,19 @@ def repeated_after_a_crash() -> Iterator[None]:
         return "aborted", repair.ABORTED
 
     with replaced(repair, "in_doubt", careless):
+        yield
+
+
+@contextmanager
+def storage_error_swallowed() -> Iterator[None]:
+    """A commit that failed is taken for one that did not."""
+    commit = ApswDatabase.commit
+
+    def cheerful(database: ApswDatabase) -> None:
+        try:
+            commit(database)
+        except StoreError:
+            database.rollback()
+
+    with replaced(ApswDatabase, "commit", cheerful):
         yield

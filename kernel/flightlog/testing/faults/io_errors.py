@@ -10,8 +10,9 @@ the self-check may find it, and the log may be refused as damaged; what opens mu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import product
 from random import Random
 from typing import Final
 
@@ -32,7 +33,8 @@ from flightlog.testing.faults.workloads import Workload
 from flightlog.testing.faults.world import Fact, World
 from flightlog_hookspecs.errors import HeadMismatch, InvariantViolation, LogCorrupt, StoreError
 
-_RECOVERIES: Final = 4
+_NO_FAULT: Final = Plan(at=-1, fault="io")
+_RECOVERIES: Final = 2
 """So many places of the run are killed to have recoveries that meet faults."""
 
 
@@ -46,7 +48,7 @@ def run_io_errors(
 ) -> Report:
     """Let every operation of `workload` fail in every way, or `points` of them drawn from `seed`.
 
-    Half of the faults meet the run itself, half a recovery from a SIGKILL in it. With `first_only` the
+    The faults meet the run itself, or a recovery from a SIGKILL at some place in it. With `first_only` the
     hunt ends at the first violation. `only` repeats one case, as a violation's reproducer names it:
     the operation it was killed at (None: it was not) and the plan.
     """
@@ -94,27 +96,27 @@ class _Hunt:
             await self._fail(_Start(files) if at is None else killed(at), plan)
             return
         random = Random(f"{self.seed} faults")
-        places = sorted(random.sample(range(len(ops)), _RECOVERIES))
-        starts = [*[_Start(files)] * _RECOVERIES, *map(killed, places)]
-        plans = [(start, plan) for start in starts for plan in await self._plans(start)]
-        if points is None:
-            unique = {(start.killed_at, plan): (start, plan) for start, plan in plans}
-            plans = list(unique.values())
-        else:
-            by_fault = [[entry for entry in plans if entry[1].fault == fault] for fault in FAULTS]
-            plans = [random.choice(random.choice(by_fault)) for _ in range(points)]
-        for start, plan in plans:
-            await self._fail(start, plan)
+        places = [None, *sorted(random.sample(range(len(ops)), _RECOVERIES))]
+        starts = {at: _Start(files) if at is None else killed(at) for at in places}
+        chances = {at: await self._lived(start, _NO_FAULT, World()) for at, start in starts.items()}
+        drawn = (
+            ((at, self._plan(random, chances[at])) for at in (random.choice([None, *places]) for _ in range(points)))
+            if points is not None
+            else ((at, plan) for at in places for plan in self._plans(chances[at]))
+        )
+        for at, plan in drawn:
+            await self._fail(starts[at], plan)
 
-    async def _plans(self, start: _Start) -> list[Plan]:
-        """Every fault that a life from `start` can meet."""
-        plans = []
-        for fault in FAULTS:
-            recorder = await self._lived(start, Plan(at=-1, fault=fault), World())
-            plans += [
-                Plan(at=at, fault=fault, for_good=for_good) for at in range(recorder.seen) for for_good in (False, True)
-            ]
-        return plans
+    @staticmethod
+    def _plans(chances: Recorder) -> Iterator[Plan]:
+        """Every fault that a life with these chances can meet."""
+        for fault, for_good in product(FAULTS, (False, True)):
+            yield from (Plan(at=at, fault=fault, for_good=for_good) for at in range(chances.chances(fault)))
+
+    @staticmethod
+    def _plan(random: Random, chances: Recorder) -> Plan:
+        fault = random.choice(FAULTS)
+        return Plan(at=random.randrange(chances.chances(fault)), fault=fault, for_good=random.random() < 1 / 2)
 
     async def _lived(self, start: _Start, plan: Plan, world: World) -> Recorder:
         self.bench.lay_out(start.files)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -39,6 +40,10 @@ _ONLY: Final[dict[Fault, Kind]] = {"short": "read", "busy": "begin"}
 """What can fail so; all else can fail at any operation on a file."""
 
 
+def _meets(fault: Fault, kind: Kind) -> bool:
+    return kind == _ONLY.get(fault, kind) and (kind != "begin" or fault == "busy")
+
+
 @frozen(kw_only=True)
 class Plan:
     """Let operation number `at` (from 0) fail with `fault`; with `for_good` all after it, too."""
@@ -53,14 +58,15 @@ class Recorder:
     """The operations on the files of the database `path`, in order.
 
     `known` is asked before each how much the world knows. Reads and the begins of transactions count only while
-    faults are planned. `hits` counts the faults that happened.
+    faults are planned. `counts` are the operations
+    that were seen, `hits` the faults that happened; a plan for none of them only counts.
     """
 
     path: str
     known: Callable[[], int] = lambda: 0
     plan: Plan | None = None
     ops: list[Op] = field(factory=list, init=False)
-    seen: int = field(default=0, init=False)
+    counts: Counter[Kind] = field(factory=Counter, init=False)
     hits: int = field(default=0, init=False)
     stopped: bool = field(default=False, init=False)
 
@@ -80,12 +86,19 @@ class Recorder:
 
     def _fails(self, kind: Kind) -> bool:
         plan = self.plan
-        if plan is None or _ONLY.get(plan.fault, kind) != kind or (kind == "begin" and plan.fault != "busy"):
+        if plan is None:
             return False
-        number, self.seen = self.seen, self.seen + 1
+        number = self.chances(plan.fault)
+        self.counts[kind] += 1
+        if not _meets(plan.fault, kind):
+            return False
         failing = number == plan.at or (plan.for_good and number > plan.at)
         self.hits += failing
         return failing
+
+    def chances(self, fault: Fault) -> int:
+        """How many operations so far might have failed so."""
+        return sum(times for kind, times in self.counts.items() if _meets(fault, kind))
 
     def check(self, kind: Kind, file: str, offset: int = 0, data: bytes = b"") -> None:
         """Note an operation of SQLite; raises when it is to fail."""

@@ -95,6 +95,7 @@ _PAUSE_S: Final = 0.03
 _STREAM_PAUSES: Final = 10
 _NUDGES_MAX: Final = 20
 _WAITS_SHARE: Final = 0.2
+_BESIDE_SHARE: Final = 0.5
 
 
 @frozen
@@ -267,7 +268,7 @@ def settled(messages: Sequence[Message]) -> set[Call]:
 
 def last_words(orders: Mapping[str, Order], messages: Sequence[Message]) -> str:
     """What the model says when all is done."""
-    return f"Done: {', '.join(sorted(asked(orders, messages)))}."
+    return f"Done: {', '.join(f'{text:.20}' for text in sorted(asked(orders, messages)))}."
 
 
 def finished(orders: Mapping[str, Order], messages: Sequence[Message]) -> bool:
@@ -314,23 +315,23 @@ def random_script(seed: int) -> Script:
     names = [name for name in TOOLS if name != "dump"]
 
     def step() -> tuple[Call, ...]:
-        return tuple((random.choice(names), str(next(numbers))) for _ in range(random.randint(1, 3)))
+        return tuple((random.choice(names), str(next(numbers))) for _ in range(random.randint(1, 2)))
 
     def order(ways: Sequence[Way], *, alone: bool) -> Order:
         way = random.choice(ways)
         steps = () if way == "cancelled" else tuple(step() for _ in range(random.randint(0, 2)))
-        beside = (
-            ()
-            if way == "cancelled" or not alone
-            else tuple(
-                order(("steer", "inject", "followup", "letter"), alone=False) for _ in range(random.randint(0, 2))
-            )
+        beside = alone and way != "cancelled" and random.random() < _BESIDE_SHARE
+        return Order(
+            f"order {next(numbers)}",
+            steps,
+            way,
+            (order(("steer", "inject", "followup", "letter"), alone=False),) if beside else (),
+            waits=not beside and random.random() < _WAITS_SHARE,
         )
-        return Order(f"order {next(numbers)}", steps, way, beside, waits=random.random() < _WAITS_SHARE)
 
     ways: tuple[Way, ...] = ("followup", "followup", "steer", "letter", "cancelled")
     sessions = tuple(
-        (name, (*(order(ways, alone=True) for _ in range(random.randint(1, 2))), Order(f"the last of {name}")))
+        (name, (order(ways, alone=True), Order(f"the last of {name}")))
         for name in ("one", "two")[: random.randint(1, 2)]
     )
     return Script(f"random_script({seed})", sessions)
