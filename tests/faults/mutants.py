@@ -15,8 +15,9 @@ from flightlog.runtime.inbox import Accepted
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.session import Session, Turn
 from flightlog.runtime.tool_runner import Runnable, ToolRunner
-from flightlog.store import witness
+from flightlog.store import log_file, witness
 from flightlog.store.connection import ApswDatabase
+from flightlog.store.locks import FileLocks
 from flightlog_hookspecs.errors import StoreError
 from flightlog_hookspecs.events import ToolCall
 
@@ -137,4 +138,14 @@ def storage_error_swallowed() -> Iterator[None]:
             database.rollback()
 
     with replaced(ApswDatabase, "commit", cheerful):
+        yield
+
+
+@contextmanager
+def witness_of_what_a_killed_process_cached() -> Iterator[None]:
+    """Recovery does not bring to the disk what it finds, and names it in the witness."""
+    with (
+        replaced(FileLocks, "sync", lambda locks: None),
+        replaced(log_file, "bring_to_disk", lambda path: None),
+    ):
         yield

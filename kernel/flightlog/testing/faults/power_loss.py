@@ -30,7 +30,7 @@ from flightlog.testing.faults.world import surviving
 
 CHECKPOINT_PAGES: Final = 12
 """Small enough for a checkpoint in the middle of a short run."""
-_CRASHES_A_RECOVERY: Final = 8
+_CRASHES_A_RECOVERY: Final = 4
 """So many second crashes are tried in each recovery that is recorded."""
 
 
@@ -56,20 +56,22 @@ def run_power_loss(
     from_nothing: bool = False,
     memo: bool = True,
     first_only: bool = False,
-    only: Trail | None = None,
+    after: Trail = (),
+    only: Trail = (),
 ) -> Report:
-    """Crash `workload` everywhere, or at `points` places drawn from `seed`, each in one of the modes.
+    """Crash `workload` everywhere in every mode, or at `points` places and modes drawn from `seed`.
 
     `nested` more crashes happen during recoveries, up to `depth` in a row. `from_nothing` records the
     creation of the file, too. Without `memo` every image is driven to the end itself. With `first_only`
-    the hunt ends at the first violation. `only` repeats one case, as a violation's reproducer names it.
+    the hunt ends at the first violation. All of it happens in the run, or in the recovery from the crashes
+    of `after`. `only` repeats one case, as a violation's reproducer names it.
     `seed` also decides the order of ready tasks.
     """
     with bench() as place, deterministic(), checkpoints_every(CHECKPOINT_PAGES):
         hunt = _Hunt(place, workload, seed, from_nothing, memo, first_only)
         clock = trio.testing.MockClock(autojump_threshold=0)
         with suppress(Enough):
-            trio.run(hunt.run, points, nested, depth, only, clock=clock)
+            trio.run(hunt.run, points, nested, depth, after, only, clock=clock)
     return hunt.report
 
 
@@ -88,24 +90,24 @@ class _Hunt:
     report: Report = field(factory=Report, init=False)
     judge: Judge = field(init=False)
 
-    async def run(self, points: int | None, nested: int, depth: int, only: Trail | None) -> None:
+    async def run(self, points: int | None, nested: int, depth: int, after: Trail, only: Trail) -> None:
         files: Files = {} if self.from_nothing else await new_log(self.bench)
         life = await watched_life(self.bench, Disk.holding(files), files, [], self.workload, seed=self.seed, number=0)
         self.judge = Judge.by(self.bench, self.workload, self.seed, life.log, memo=self.memo)
+        trail: Trail = ()
+        for crash in only[:-1] or after:
+            recovered = await self._recovery(life, trail, crash)
+            if recovered is None:
+                return
+            life, trail = recovered, (*trail, crash)
         if only:
-            await self._repeat(life, (), only)
+            await self._crash(life, trail, only[-1:])
             return
         random = Random(f"{self.seed} points")
         everywhere = [Crash(at, mode) for at, mode in product(range(len(life.ops) + 1), MODES)]
-        await self._crash(life, (), everywhere if points is None else _drawn(random, everywhere, points))
+        await self._crash(life, trail, everywhere if points is None else _drawn(random, everywhere, points))
         for _ in range(-(-nested // _CRASHES_A_RECOVERY)):
-            await self._crash_again(life, (), random, depth)
-
-    async def _repeat(self, life: Life, trail: Trail, rest: Trail) -> None:
-        if len(rest) == 1:
-            await self._crash(life, trail, rest)
-        elif (recovered := await self._recovery(life, trail, rest[0])) is not None:
-            await self._repeat(recovered, (*trail, rest[0]), rest[1:])
+            await self._crash_again(life, trail, random, depth)
 
     async def _crash_again(self, life: Life, trail: Trail, random: Random, depth: int) -> None:
         """Crash somewhere, and at some places of the recovery from that."""
