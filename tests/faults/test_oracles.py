@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 import trio
@@ -111,3 +112,10 @@ def test_p8_a_request_that_was_never_sent_is_found_unless_something_was_cut_off(
     ]
     first = next(record.event.sha256 for record in all_of_it if isinstance(record.event, RequestSent))
     assert not promises(oracles.requests(cut_off, frozenset({first})))
+
+
+def test_the_page_about_the_laboratory_lists_the_promises_as_the_oracles_do() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "faults.md").read_text()
+    rows = [line for line in (oracles.__doc__ or "").splitlines() if line.startswith("| P") and line[3].isdigit()]
+    assert [row.split()[1] for row in rows] == sorted(get_args(oracles.Promise))
+    assert all(row in page for row in rows)

@@ -91,7 +91,9 @@ def look(path: str) -> Found:
     store = Store.open(path)
     try:
         keys = {name: store.read("session_key", name)[0][0] for (name,) in store.read("session_names")}
-        return Found([(row[-1], *row[:-1]) for row in store.read("events_by_id", 0, _ALL)], store.read("last_letter")[0][0], keys)
+        return Found(
+            [(row[-1], *row[:-1]) for row in store.read("events_by_id", 0, _ALL)], store.read("last_letter")[0][0], keys
+        )
     finally:
         store.stop("looked at only")  # so that closing does not mark it as closed
         store.close()

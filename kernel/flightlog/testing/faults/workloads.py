@@ -100,7 +100,10 @@ _BESIDE_SHARE: Final = 0.5
 
 @frozen
 class Script:
-    """A workload made of orders: some to each session, the sessions side by side in one kernel."""
+    """A workload made of orders: some to each session, the sessions side by side in one kernel.
+
+    A subclass may add plugins: an order can name their tools, which are given one argument, `task`.
+    """
 
     name: str
     sessions: tuple[tuple[str, tuple[Order, ...]], ...]
@@ -119,7 +122,10 @@ class Script:
     def plugins(self, world: World) -> Sequence[object]:
         """The tools, the model and, where a person is to be asked, a guard."""
         used = {name for order in self.orders.values() for step in order.steps for name, _ in step}
-        tools = [world.tool(name, *TOOLS[name], output=_long if name == "dump" else str) for name in sorted(used)]
+        tools = [
+            world.tool(name, *TOOLS[name], output=_long if name == "dump" else str)
+            for name in sorted(used & TOOLS.keys())
+        ]
         guards = [Hook(point="before_tool", name="careful", body=_careful)] if "ask" in used else []
         return [Bundle(tools=tools, adapters=[Diligent(self.orders)], hooks=guards)]
 
