@@ -18,13 +18,13 @@ from typing import Any, Final, Literal
 import apsw
 from attrs import define, field, frozen
 
-from flightlog.store import locks, log_file, witness
+from flightlog.store import locks, log_file, new_file, witness
 from flightlog.store.connection import ApswDatabase, Busy
 from flightlog.store.statements import statements
 from flightlog.testing.faults.disk import Kind, Op
 
 _NAMES: Final = {"": "db", "-wal": "wal", "-journal": "journal", "-head": "head"}
-_OWN_CALLS: Final = (log_file, witness, locks)
+_OWN_CALLS: Final = (log_file, witness, locks, new_file)
 _DEFAULT_VFS: Final = "unix"
 
 Fault = Literal["io", "full", "nomem", "short", "busy"]

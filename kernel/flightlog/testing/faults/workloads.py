@@ -116,8 +116,8 @@ class Script:
 
     @property
     def steady(self) -> bool:
-        """Whether nothing is said while a turn runs."""
-        return not any(order.beside for order in self.orders.values())
+        """Whether nothing is said while a turn runs, and no letter may be overtaken."""
+        return not any(order.beside or (order.way == "letter" and order.waits) for order in self.orders.values())
 
     def plugins(self, world: World) -> Sequence[object]:
         """The tools, the model and, where a person is to be asked, a guard."""
