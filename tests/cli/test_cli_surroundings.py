@@ -67,6 +67,8 @@ def test_every_command_says_what_it_does_and_every_option_what_it_is_for(shell: 
         "query",
         "verify",
         "fork",
+        "purge",
+        "repair",
         "export",
         "import",
         "backup",

@@ -359,3 +359,24 @@ async def test_a_withdrawal_that_waits_behind_another_writer_meets_the_claim_in_
             await trio.testing.wait_all_tasks_blocked()
             blocker._store.database.rollback()
     assert entered(path) == [(1, 1, "second")]
+
+
+async def test_a_message_sent_again_while_words_stream_in_is_acknowledged_with_a_row_that_is_on_the_disk(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    """An ordinary commit, such as the words', may be lost with the power; `expect` would then refuse the log."""
+
+    async def pause() -> None:
+        await trio.sleep(1)
+
+    model = FakeModel([[*words("some words")[:-1], pause, pause, *words("some words")[-1:]]])
+    async with opened(tmp_path / "a.db", model) as kernel, kernel.session("s", model="fake:m") as session:
+        await session.followup("hello", key="k")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.run)
+            await trio.sleep(1.5)
+            deltas = [record.seq for record in kernel.read("s").records() if record.event.kind == "assistant/delta"]
+            again = await session.followup("hello", key="k")
+            assert again.token == session.token
+            assert again.token.seq < deltas[0]
+        assert session.token.seq == len(list(kernel.read("s").records()))

@@ -6,13 +6,15 @@ killed halfway.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from flightlog.store.store import Store
 from support.doom import killed, points_of, sparse
-from support.files import Pen, content, in_memory, look, opened, texts
+from support.files import Pen, content, copied, in_memory, look, opened, replayed, texts
 
 
 @pytest.fixture
@@ -114,3 +116,20 @@ def test_the_points_cover_the_code_and_the_disk(memory: Path) -> None:
         Path(f"{path}{suffix}").unlink()
     assert points_of(opening, path) == points
     assert content(path) == {}
+
+
+@pytest.mark.parametrize("to_read", [False, True], ids=["to write", "to read"])
+def test_power_that_fails_while_the_first_page_is_copied_back_leaves_a_log_that_opens(
+    memory: Path, to_read: bool
+) -> None:
+    """The sector that was being written may hold anything; the page stands in the -wal all the same."""
+    path = memory / "log.db"
+    with opened(memory / "live.db") as store:
+        Pen(store).say("x" * 20_000)  # the file grows, which changes its first page
+        copied(memory / "live.db", path)
+    with path.open("r+b") as file:
+        file.write(os.urandom(512))
+    store = Store.open_to_read(str(path)) if to_read else Store.open(str(path))
+    found = replayed(store)
+    store.close()
+    assert len(found["s"]) == 3

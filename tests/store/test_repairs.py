@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -177,9 +179,6 @@ def test_a_wal_cut_or_changed_anywhere_is_repaired(killed: Image, data: st.DataO
 def test_rows_that_were_operated_on_are_repaired(
     closed: Image, surgery: str, table: str, places: tuple[int, int, int], value: object
 ) -> None:
-    import sqlite3
-    from contextlib import suppress
-
     path = closed.put_down({})
     with plain(path) as database:
         unguarded(database).execute("PRAGMA ignore_check_constraints = ON")
@@ -225,6 +224,25 @@ def test_a_shortened_session_says_what_it_lost_and_its_neighbour_is_untouched(pa
     assert (repaired.seq, repaired.epoch, repaired.turn) == (12, 1, 1)
     with flightlog.open_log(path, discover=False) as log:
         assert log.session("s").timeline()[-1][4:6] == ("session/repaired", "hash-chain")
+
+
+@pytest.mark.parametrize(
+    "cell", ["session = 0", "session = 77", "session = 2", "session = -5", "seq = 99", "seq = 0", "seq = 5"]
+)
+@pytest.mark.parametrize("row", ["1 AND seq = 25", "2 AND seq = (SELECT max(seq) FROM events WHERE session = 2)"])
+def test_a_last_row_that_was_given_to_another_place_is_said_to_be_gone(path: Path, cell: str, row: str) -> None:
+    before, name = content(path), "s" if row.startswith("1") else "t"
+    if cell == "session = 2" and name == "t":
+        cell = "session = 1"
+    with suppress(sqlite3.IntegrityError):  # the place is taken
+        harm(path, f"UPDATE events SET {cell} WHERE session = {row}")
+    report = flightlog.repair(path, dry_run=False)
+    after = content(path)[name]
+    if report.damaged:
+        assert isinstance(after[-1].event, SessionRepaired)
+        assert after[:-1] == before[name][:-1]
+    else:
+        assert after == before[name]
 
 
 def test_a_claim_is_kept_with_its_message_or_not_at_all(path: Path) -> None:

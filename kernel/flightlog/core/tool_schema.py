@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from attrs import field, frozen
@@ -66,7 +67,6 @@ class BadArguments(UsageError):
 def prepare(tool: Tool, plugin: str, plugin_version: str) -> PreparedTool:
     """Check `tool` and complete it. Raises `UsageError` naming what is wrong with it."""
     from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import SchemaError
     from referencing import Registry
 
     _check_fields(tool)
@@ -83,10 +83,11 @@ def prepare(tool: Tool, plugin: str, plugin_version: str) -> PreparedTool:
     try:
         schema = canonical.plain(schema)
         text = canonical.dumps(schema)
-        Draft202012Validator.check_schema(schema)
-    except (SchemaError, BadPayload) as error:
-        reason = error.message if isinstance(error, SchemaError) else str(error)
-        raise UsageError(f"tool {tool.name!r}: its parameters are not a JSON Schema 2020-12: {reason}") from None
+        reason = _fault(text)
+    except BadPayload as error:
+        reason = str(error)
+    if reason:
+        raise UsageError(f"tool {tool.name!r}: its parameters are not a JSON Schema 2020-12: {reason}")
     if not isinstance(schema, dict) or schema.get("type") != "object":
         raise UsageError(f"tool {tool.name!r}: its parameters must be a schema of type 'object'")
     _check_references(tool, schema)
@@ -100,6 +101,22 @@ def prepare(tool: Tool, plugin: str, plugin_version: str) -> PreparedTool:
         validator=Draft202012Validator(schema, registry=Registry()),
         convert=convert,
     )
+
+
+@lru_cache(maxsize=256)
+def _fault(schema: str) -> str:
+    """What is wrong with a JSON Schema, given as canonical text; "" when nothing is.
+
+    Remembered: it takes milliseconds, and a host that opens many kernels brings the same tools each time.
+    """
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+
+    try:
+        Draft202012Validator.check_schema(canonical.loads(schema))
+    except SchemaError as error:
+        return str(error.message)
+    return ""
 
 
 def _check_fields(tool: Tool) -> None:

@@ -11,10 +11,10 @@ from flightlog.core.inbox import removed
 from flightlog.core.repair import Unstarted, closing
 from flightlog.core.state import State
 from flightlog.runtime.journal import Journal
-from flightlog.store.codec import EventRow, Undecodable, decode
+from flightlog.store.codec import EventRow
+from flightlog.store.replay import lone_record
 from flightlog.store.store import Store
 from flightlog_hookspecs.content import TextBlock
-from flightlog_hookspecs.errors import LogCorrupt
 from flightlog_hookspecs.events import AssistantDelta, TurnEnd
 
 
@@ -51,9 +51,6 @@ def streamed_text(store: Store, session: str, key: int, state: State) -> tuple[T
 def _delta(store: Store, session: str, row: EventRow) -> AssistantDelta | None:
     if row.kind != "assistant/delta":
         return None
-    try:
-        event = decode(row, session, store.blob, store.pieces(row.session, row.seq)).event
-    except Undecodable as error:
-        raise LogCorrupt(session, row.seq, error.rule, error.detail) from error
+    event = lone_record(store, session, row, deltas=True).event
     assert isinstance(event, AssistantDelta), "the kind decides the class"
     return event

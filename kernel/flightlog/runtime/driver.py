@@ -29,10 +29,11 @@ from flightlog.runtime.prompting import Prompt
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.surroundings import Surroundings
 from flightlog.runtime.tool_runner import ToolRunner
-from flightlog.store.codec import EventRow, decode, decode_message
+from flightlog.store.codec import EventRow, Undecodable, decode_message
+from flightlog.store.replay import lone_record
 from flightlog_hookspecs.adapters import Adapter, Request
 from flightlog_hookspecs.content import Block
-from flightlog_hookspecs.errors import FlightlogError, ProviderError, StoreError
+from flightlog_hookspecs.errors import FlightlogError, LogCorrupt, ProviderError, StoreError
 from flightlog_hookspecs.events import (
     Event,
     Head,
@@ -336,19 +337,22 @@ class Driver:
         header = journal.state.header
         if header is None or header is not self._proven_header:
             rows = journal.store.read("event_at", journal.key, journal.state.header_seq)
-            event = decode(EventRow(*rows[0]), journal.session, journal.store.blob).event if rows else None
+            event = lone_record(journal.store, journal.session, EventRow(*rows[0])).event if rows else None
             if event != header or not isinstance(event, RequestHeader):
                 return event if isinstance(event, RequestHeader) else None
             self._proven_header = header
         return header
 
     def _in_log(self, after_place: int, up_to_place: int | None) -> list[tuple[Place, Message]]:
-        store = self._journal.store
-        rows = store.read("messages_between", self._journal.session, after_place, up_to_place)
-        return [
-            ((place, position), decode_message(kind, text, data, store.blob))
-            for place, position, kind, text, data in rows
-        ]
+        store, session = self._journal.store, self._journal.session
+        rows = store.read("messages_between", session, after_place, up_to_place)
+        try:
+            return [
+                ((place, position), decode_message(kind, text, data, store.blob))
+                for place, position, kind, text, data in rows
+            ]
+        except Undecodable as error:
+            raise LogCorrupt(session, None, error.rule, error.detail) from error
 
 
 def _told(state: State, texts: Mapping[str, str], new_id: Callable[[], str]) -> list[UserMessage]:

@@ -11,7 +11,8 @@ from flightlog.core import inbox
 from flightlog.core.inbox import Way
 from flightlog.core.state import State
 from flightlog.runtime.journal import HeadToken, Journal
-from flightlog.store.codec import EventRow, decode
+from flightlog.store.codec import EventRow
+from flightlog.store.replay import lone_record
 from flightlog_hookspecs.content import Block, TextBlock, text_blocks
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import Event, InboxSplice, SpliceCause
@@ -89,7 +90,7 @@ class Inbox:
         rows = journal.store.read(query, journal.key, message_id)
         if not rows:
             return None
-        event = decode(EventRow(*rows[0]), journal.session, journal.store.blob).event
+        event = lone_record(journal.store, journal.session, EventRow(*rows[0])).event
         assert isinstance(event, InboxSplice), "the query finds only splices"
         return event
 

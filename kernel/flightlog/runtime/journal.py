@@ -65,7 +65,7 @@ class Journal:
         self.clock = clock
         self.on_boundary = on_boundary
         self.history: History = replay.history
-        self.reached = Reached(replay.state, replay.seq, replay.digest)
+        self.reached = self._durable = Reached(replay.state, replay.seq, replay.digest)
         self.opened_behind = replay.seq
         self.stay = self.feed.own(self.seq)
         self._commits = commits
@@ -83,8 +83,12 @@ class Journal:
 
     @property
     def token(self) -> HeadToken:
-        """Proof of the newest committed row."""
-        reached = self.reached  # one read, so that other threads may ask too
+        """Proof of the newest row that survives a power loss, too.
+
+        Not of one that an ordinary commit brought: given back after a power loss, it would have a log
+        refused that lost nothing that was promised.
+        """
+        reached = self._durable  # one read, so that other threads may ask too
         return HeadToken(session=self.session, seq=reached.seq, digest=reached.digest.hex())
 
     async def append(
@@ -141,8 +145,10 @@ class Journal:
         )
 
     def accept(self, made: Made) -> None:
-        """Take note of what is durable now."""
+        """Take note of what is committed now."""
         self.reached = made.reached
+        if made.barrier:
+            self._durable = made.reached
         self.feed.publish(made.records)
         for record in made.records:
             self.history.add(record.event, record.seq)

@@ -65,7 +65,7 @@ class Session:
 
     @property
     def token(self) -> HeadToken:
-        """The newest committed row, to be given back as `expect` when reopening."""
+        """The newest row that is safe from power loss, to be given back as `expect` when reopening."""
         return self._journal.token
 
     @property

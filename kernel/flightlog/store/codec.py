@@ -23,7 +23,7 @@ from flightlog.core.limits import BLOB_MIN_BYTES, EXCERPT_CHARS
 from flightlog.core.shape import misfit
 from flightlog.store.derived import Derived, derived_from
 from flightlog_hookspecs.content import Block, TextBlock, ThinkingBlock, ToolCallBlock, text_of
-from flightlog_hookspecs.errors import BadPayload
+from flightlog_hookspecs.errors import BadPayload, StoreError
 from flightlog_hookspecs.events import (
     AssistantDelta,
     DeltaPiece,
@@ -305,7 +305,8 @@ class _Shaped:
     def __enter__(self) -> None: ...
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, Undecodable):
+        # A payload that cannot be fetched just now says nothing about the row.
+        if isinstance(error, Exception) and not isinstance(error, (Undecodable, StoreError)):
             raise Undecodable(
                 "data-shape", f"data of {self._kind} cannot be read: {type(error).__name__}: {error}"
             ) from error

@@ -34,6 +34,8 @@ from flightlog_hookspecs.errors import (
 )
 
 _HEADER_BYTES: Final = 100
+_WAL_HEADER_BYTES: Final = 32
+_WAL_FRAME_HEADER_BYTES: Final = 24
 _MAGIC: Final = b"SQLite format 3\0"
 _OPEN_WAIT_S: Final = 10.0
 _NETWORK_FILE_SYSTEMS: Final = frozenset(
@@ -288,6 +290,8 @@ def _inspect(path: str) -> bool:
     if not any(header) and os.path.exists(f"{path}-journal"):
         return False  # killed in the very first commit; its journal rolls the file back to nothing
     if not header.startswith(_MAGIC):
+        header = _header_in_wal(path)  # power that fails while page 1 is copied back may leave garbage in its place
+    if not header.startswith(_MAGIC):
         raise NotAFlightlog(f"{path}: is not a SQLite database. It was not changed.")
     application, version = int.from_bytes(header[68:72], "big"), int.from_bytes(header[60:64], "big")
     if application != APPLICATION_ID:
@@ -295,6 +299,21 @@ def _inspect(path: str) -> bool:
     _check_version(path, version)
     # A journal beside a file in WAL mode: killed in the very switch to it, which the journal takes back.
     return header[18] == 2 and not os.path.exists(f"{path}-journal")
+
+
+def _header_in_wal(path: str) -> bytes:
+    """The newest header that stands in the -wal, b"" when none does. SQLite reads that one, not the file's."""
+    try:
+        with open(f"{path}-wal", "rb") as wal:
+            start = wal.read(_WAL_HEADER_BYTES)
+            page_bytes, salts = int.from_bytes(start[8:12], "big"), start[16:24]
+            header = b""
+            while len(frame := wal.read(_WAL_FRAME_HEADER_BYTES + page_bytes)) > _WAL_FRAME_HEADER_BYTES:
+                if frame[8:16] == salts and int.from_bytes(frame[:4], "big") == 1:
+                    header = frame[_WAL_FRAME_HEADER_BYTES:][:_HEADER_BYTES]
+            return header
+    except OSError:
+        return b""
 
 
 def _check_version(path: str, version: int) -> None:

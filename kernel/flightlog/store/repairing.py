@@ -19,7 +19,7 @@ from attrs import evolve, frozen
 from flightlog.core.invariants import check
 from flightlog.core.state import EMPTY, State
 from flightlog.store.backup import check_unused
-from flightlog.store.codec import EventRow, encode
+from flightlog.store.codec import EventRow, chained, encode
 from flightlog.store.connection import Busy
 from flightlog.store.letter_codec import LetterRow
 from flightlog.store.log_file import LogFile, in_use, open_log_file_alone, open_log_file_to_read
@@ -207,18 +207,29 @@ class _Damage:
         """`sessions`, those whole so far marked if rows behind their last one are gone, or may be."""
         places, last = self.salvage.places, self.salvage.last_seqs()
         gone = {key: seq - sum(map(bool, places.get(key, ()))) for key, seq in last.items()}
-        if nobody_knows or self.salvage.missing > sum(gone.values()):
+        # A row that stands in the wrong session leaves a gap there and no other trace here.
+        if nobody_knows or self.salvage.missing != sum(gone.values()):
             why = "rows of the file are gone, and nobody can tell whose they were; maybe none of this session"
             keys = {session.key for session, *_ in sessions}
         else:
             why = "the index knows of rows that are gone"
             keys = {key for key, number in gone.items() if number}
+            keys |= {
+                sound.session.key for sound in sessions if any(_continues(sound, row) for row in self._strays(sessions))
+            }
         return [
             sound._replace(loss=self._loss(sound, _ROWS_GONE, why))
             if sound.loss is None and sound.session.key in keys
             else sound
             for sound in sessions
         ]
+
+    def _strays(self, sessions: list[_Sound]) -> list[EventRow]:
+        """The first lost row of each session, which may be another one's."""
+        lost = [
+            next(_readable(self.salvage.rows(sound.session.key, sound.rows)), None) for sound in sessions if sound.loss
+        ]
+        return [row for row in lost if row is not None]
 
     def _loss(self, sound: _Sound, rule: str, detail: str) -> SessionLoss:
         key, rows = sound.session.key, sound.rows
@@ -233,6 +244,14 @@ class _Damage:
             detail=detail[:_DETAIL_MAX_CHARS],
             digest=lost.digest.hex() if lost and there else "",
         )
+
+
+def _continues(sound: _Sound, row: EventRow) -> bool:
+    """Whether `row`, wherever it stands, is the one that was written behind a session's sound beginning."""
+    try:
+        return row.seq == sound.rows + 1 and chained(sound.digest, sound.session.uid, row) == row.digest
+    except (AttributeError, TypeError):
+        return False
 
 
 def _readable(rows: Iterator[EventRow]) -> Iterator[EventRow]:

@@ -77,6 +77,14 @@ def checking(source: Source, result: Replay, key: int, *, deltas: bool = False) 
         raise LogCorrupt(result.session, 1, "created-first", "the session has a key but no events")
 
 
+def lone_record(source: Source, session: str, row: EventRow, *, deltas: bool = False) -> Record:
+    """The record in `row`, read by itself: whether it fits in with the others is not looked at. Raises `LogCorrupt`."""
+    try:
+        return decode(row, session, source.blob, source.pieces(row.session, row.seq) if deltas else None)
+    except Undecodable as error:
+        raise LogCorrupt(session, row.seq, error.rule, error.detail) from error
+
+
 def check_ending(loaded: Replay) -> None:
     """Raise `LogCorrupt` when the log ends inside an append: no death leaves it so, it was shortened."""
     if loaded.state.claimed:

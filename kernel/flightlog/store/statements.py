@@ -11,6 +11,7 @@ APPLICATION_ID: Final = 0x464C4F47
 SCHEMA_VERSION: Final = 1
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_COLUMNS = re.compile(r"^-- columns: (\w+)$", re.MULTILINE)
 _VIEW = re.compile(r"^-- view: (\w+)$\n((?:^-- .*$\n)+)", re.MULTILINE)
 
 
@@ -21,7 +22,12 @@ def _read(name: str) -> str:
 @cache
 def statements() -> dict[str, str]:
     """Every statement of `queries.sql`."""
-    parts = _NAME.split(_read("queries.sql"))[1:]
+    beginning, *parts = _NAME.split(_read("queries.sql"))
+    columns = _by_name(_COLUMNS.split(beginning)[1:])
+    return {name: sql.format(**columns) if "{" in sql else sql for name, sql in _by_name(parts).items()}
+
+
+def _by_name(parts: list[str]) -> dict[str, str]:
     return {name: "\n".join(_code_lines(body)) for name, body in zip(parts[::2], parts[1::2], strict=True)}
 
 

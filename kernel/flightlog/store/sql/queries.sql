@@ -1,3 +1,10 @@
+-- What stands in {braces} in the statements: the columns of whole rows, in the order of EventRow and LetterRow.
+-- columns: event
+session, seq, kind, at, turn, step, epoch, ignorable, attempt, position, place, ref_seq, call_id, message_id,
+  slot, role, name, status, input_tokens, output_tokens, cached_tokens, duration_us, text, text_blob, data, digest
+-- columns: letter
+id, uid, session, key, at, verb, data, digest
+
 -- name: begin
 BEGIN IMMEDIATE
 -- name: commit
@@ -72,18 +79,17 @@ INSERT INTO session_keys(session, name, uid) VALUES(?, ?, ?)
 SELECT max(seq) FROM events WHERE session = ? AND kind = 'session/opened'
 
 -- name: insert_event
-INSERT INTO events(session, seq, kind, at, turn, step, epoch, ignorable, attempt, position, place, ref_seq, call_id, message_id,
-  slot, role, name, status, input_tokens, output_tokens, cached_tokens, duration_us, text, text_blob, data, digest)
+INSERT INTO events({event})
 VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)
 -- name: insert_delta
 INSERT INTO delta_texts(session, seq, i, at_ms, text) VALUES(?,?,?,?,?)
 -- name: insert_letter
 INSERT INTO letters(uid, session, key, at, verb, data, digest) VALUES(?,?,?,?,?,?,?)
 -- name: letter_of_key
-SELECT id, uid, session, key, at, verb, data, digest FROM letters WHERE session = ? AND key = ?
+SELECT {letter} FROM letters WHERE session = ? AND key = ?
 -- The letters to a session behind a letter that its owner has not taken yet.
 -- name: letters_waiting
-SELECT id, uid, session, key, at, verb, data, digest FROM letters l
+SELECT {letter} FROM letters l
 WHERE l.session = ?2 AND l.id > ?3
   AND NOT EXISTS(SELECT 1 FROM events e WHERE e.session = ?1 AND e.kind = 'letter/taken' AND e.message_id = l.uid)
 ORDER BY l.id
@@ -96,17 +102,14 @@ SELECT bytes FROM blobs WHERE digest = ?
 
 -- Whole rows in the order of `insert_event`, read in pages so that no snapshot is held for long.
 -- name: events_page
-SELECT session, seq, kind, at, turn, step, epoch, ignorable, attempt, position, place, ref_seq, call_id, message_id,
-  slot, role, name, status, input_tokens, output_tokens, cached_tokens, duration_us, text, text_blob, data, digest
+SELECT {event}
 FROM events WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?
 -- name: event_at
-SELECT session, seq, kind, at, turn, step, epoch, ignorable, attempt, position, place, ref_seq, call_id, message_id,
-  slot, role, name, status, input_tokens, output_tokens, cached_tokens, duration_us, text, text_blob, data, digest
+SELECT {event}
 FROM events WHERE session = ? AND seq = ?
 -- Tables by id from an id on, past every index, which may be damaged. The id comes last.
 -- name: events_by_id
-SELECT session, seq, kind, at, turn, step, epoch, ignorable, attempt, position, place, ref_seq, call_id, message_id,
-  slot, role, name, status, input_tokens, output_tokens, cached_tokens, duration_us, text, text_blob, data, digest, id
+SELECT {event}, id
 FROM events NOT INDEXED WHERE id >= ? ORDER BY id LIMIT ?
 -- name: places_by_id
 SELECT session, seq, id FROM events NOT INDEXED WHERE id >= ? ORDER BY id LIMIT ?
@@ -123,12 +126,10 @@ SELECT name, session FROM session_keys INDEXED BY sqlite_autoindex_session_keys_
 SELECT session, max(seq) FROM events INDEXED BY sqlite_autoindex_events_1 GROUP BY session
 -- The splices that first and last named a message.
 -- name: first_splice
-SELECT session, seq, kind, at, turn, step, epoch, ignorable, attempt, position, place, ref_seq, call_id, message_id,
-  slot, role, name, status, input_tokens, output_tokens, cached_tokens, duration_us, text, text_blob, data, digest
+SELECT {event}
 FROM events WHERE session = ? AND message_id = ? AND slot IS NOT NULL AND kind = 'inbox/splice' ORDER BY seq LIMIT 1
 -- name: last_splice
-SELECT session, seq, kind, at, turn, step, epoch, ignorable, attempt, position, place, ref_seq, call_id, message_id,
-  slot, role, name, status, input_tokens, output_tokens, cached_tokens, duration_us, text, text_blob, data, digest
+SELECT {event}
 FROM events WHERE session = ? AND message_id = ? AND slot IS NOT NULL AND kind = 'inbox/splice' ORDER BY seq DESC LIMIT 1
 -- name: deltas_of_event
 SELECT at_ms, text FROM delta_texts WHERE session = ? AND seq = ? ORDER BY i

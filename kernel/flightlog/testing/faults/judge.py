@@ -1,0 +1,141 @@
+"""Judging what a crash or a fault left behind: recover it twice over, drive it to the end, ask the oracles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import trio
+from attrs import define, field, frozen
+
+from flightlog.api import open_kernel
+from flightlog.runtime.error_groups import leaves
+from flightlog.testing.faults import oracles
+from flightlog.testing.faults.determinism import clock_of, reseed
+from flightlog.testing.faults.disk import Files
+from flightlog.testing.faults.life import Bench, Found, Log, live, look, read_log
+from flightlog.testing.faults.oracles import Broken, Essence, Places
+from flightlog.testing.faults.workloads import Workload
+from flightlog.testing.faults.world import Fact, World
+from flightlog_hookspecs.errors import FlightlogError
+from flightlog_hookspecs.events import InboxSplice, RequestSent, ToolCall
+
+
+@frozen
+class Ending:
+    """What a recovered life came to: what it added to the facts, what is wrong with it, its log (None: it failed)."""
+
+    facts: Sequence[Fact]
+    broken: Sequence[Broken]
+    log: Log | None
+
+    def with_earlier(self, facts: Sequence[Fact]) -> list[Broken]:
+        """All that is wrong, given what was known when this life began."""
+        everything = [*facts, *self.facts]
+        broken = [*self.broken, *oracles.effects(everything)]
+        return broken + (list(oracles.intents(everything, self.log.all_records())) if self.log else [])
+
+
+@define
+class Judge:
+    """Knows what the unbroken run came to. `drives` counts how often it drove a log to its end.
+
+    With `memo` that is once for all files that open with the same rows and letters: a kernel knows nothing
+    else, so what it does from there is the same.
+    """
+
+    bench: Bench
+    workload: Workload
+    seed: int
+    memo: bool
+    essences: Mapping[str, Essence]
+    requests: Mapping[str, frozenset[str]]
+    drives: int = field(default=0, init=False)
+    _endings: dict[object, Ending] = field(factory=dict, init=False)
+
+    @classmethod
+    def by(cls, bench: Bench, workload: Workload, seed: int, unbroken: Log, *, memo: bool = True) -> Judge:
+        """A judge who compares with the `unbroken` log."""
+        essences = {name: oracles.essence(messages) for name, messages in unbroken.messages.items()}
+        requests = {
+            name: frozenset(r.event.sha256 for r in records if isinstance(r.event, RequestSent))
+            for name, records in unbroken.records.items()
+        }
+        return cls(bench, workload, seed, memo, essences, requests)
+
+    async def ending(self, files: Files, found: Found, number: int) -> Ending:
+        """What life `number` comes to that begins with `files`, which open with what was `found`."""
+        state = (number, found.letters, *(row[-1] for row in found.rows)) if self.memo else object()
+        if state not in self._endings:
+            self.drives += 1
+            self._endings[state] = await self._drive(files, found, number)
+        return self._endings[state]
+
+    async def _drive(self, files: Files, found: Found, number: int) -> Ending:
+        """Recover `files` twice over, then let the workload come to its end on them."""
+        world = World()
+        counts = found.counts()
+        try:
+            broken = await self._recover_twice(files, found, number)
+            self.bench.lay_out(files)
+            await live(self.bench.path, self.workload, world, seed=self.seed, number=number)
+            log = read_log(self.bench.path, self.workload)
+        except BaseException as error:
+            return Ending(world.ledger, [refused(error)], None)
+        for name, records in log.records.items():
+            if name in counts:
+                broken += oracles.recovery(records, counts[name])
+            broken += oracles.one_outcome(records)
+            broken += oracles.conversation(log.messages[name], self.essences[name])
+            if self.workload.steady:
+                broken += oracles.requests(records, self.requests[name])
+        if lost := self.essences.keys() - log.records.keys():
+            broken.append(Broken("P7", f"there is no session {sorted(lost)}"))
+        return Ending(world.ledger, broken, log)
+
+    async def _recover_twice(self, files: Files, found: Found, number: int) -> list[Broken]:
+        once, photograph = await self._recovered(files, found, number)
+        twice, _ = await self._recovered(photograph, found, number + 1)
+        return list(oracles.recovered_again(once.rows, twice.rows))
+
+    async def _recovered(self, files: Files, found: Found, number: int) -> tuple[Found, Files]:
+        """What stands in the log, and the files, once all its sessions were opened and the process was killed."""
+        self.bench.lay_out(files)
+        reseed(self.seed)
+        plugins = self.workload.plugins(World())
+        async with open_kernel(self.bench.path, discover=False, plugins=plugins, clock=clock_of(number)) as kernel:
+            for name in found.keys:
+                async with kernel.session(name, model=self.workload.model, approver=True):
+                    photograph = self.bench.photograph()
+            photograph = self.bench.photograph() if not found.keys else photograph
+        self.bench.lay_out(photograph)
+        return look(self.bench.path), photograph
+
+
+def places_in(found: Found, log: Log) -> Places:
+    """Where the things that facts speak of stand in an open log, of which `log` has the records."""
+    names = {key: name for name, key in found.keys.items()}
+    events = {(names[row[1]], row[2]): row[0] for row in found.rows}
+    calls: dict[str, int] = {}
+    messages: dict[str, int] = {}
+    for record in log.all_records():
+        row = events[record.session, record.seq]
+        if isinstance(record.event, ToolCall):
+            calls[record.event.invocation_id] = row
+        elif isinstance(record.event, InboxSplice):
+            messages.setdefault(record.event.message_id, row)
+    return Places(events, calls, messages)
+
+
+def leaf(error: BaseException) -> BaseException:
+    """The first single error in `error`. Raises it all when it is none of a kernel's making."""
+    found = leaves(error)[0]
+    if isinstance(found, (KeyboardInterrupt, trio.Cancelled)):
+        raise error
+    return found
+
+
+def refused(error: BaseException) -> Broken:
+    """P3: what follows a crash alone raises nothing; what follows a fault, nothing but our own errors."""
+    cause = leaf(error)
+    named = "" if isinstance(cause, FlightlogError) else " (not one of ours)"
+    return Broken("P3", f"{type(cause).__name__}{named}: {cause}")

@@ -1,0 +1,186 @@
+"""One life of a kernel on given files: it opens them, works, and leaves them; and what came of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import trio
+from attrs import define, frozen
+
+from flightlog.api import open_kernel, open_log
+from flightlog.store.store import Store
+from flightlog.testing.faults.determinism import clock_of, reseed
+from flightlog.testing.faults.disk import Disk, Files, Op
+from flightlog.testing.faults.recorder import Recorder, recording
+from flightlog.testing.faults.workloads import Workload
+from flightlog.testing.faults.world import Fact, World
+from flightlog_hookspecs.events import Message, Record
+
+Row = tuple[Any, ...]
+"""A row of the table `events`: id, session key, seq, ... , digest."""
+
+_SUFFIXES: Final = {"db": "", "wal": "-wal", "journal": "-journal", "head": "-head"}
+_ALL: Final = 2**62
+_MEMORY: Final = "/dev/shm"  # noqa: S108 (a folder of our own in it)
+_HANGS_S: Final = 36_000.0
+"""Of trio's clock, which jumps: who is not through by then waits for what never comes."""
+
+
+@define
+class Bench:
+    """A folder, in memory where there is one, where files are laid out and taken up again."""
+
+    folder: str
+
+    @property
+    def path(self) -> str:
+        """The database's."""
+        return f"{self.folder}/a.db"
+
+    def lay_out(self, files: Files) -> None:
+        """Let exactly `files` be there. The -shm never is: whoever opens first makes it anew anyway."""
+        for name in ("-shm", *(suffix for file, suffix in _SUFFIXES.items() if file not in files)):
+            if os.path.exists(self.path + name):
+                os.unlink(self.path + name)
+        for file, content in files.items():
+            with open(self.path + _SUFFIXES[file], "wb") as out:
+                out.write(content)
+
+    def photograph(self) -> Files:
+        """The files as they are."""
+        found = {}
+        for file, suffix in _SUFFIXES.items():
+            if os.path.exists(self.path + suffix):
+                with open(self.path + suffix, "rb") as content:
+                    found[file] = content.read()
+        return found
+
+
+@contextmanager
+def bench() -> Iterator[Bench]:
+    """A bench that is gone afterwards."""
+    folder = tempfile.mkdtemp(prefix="flightlog-faults-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
+    try:
+        yield Bench(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@frozen
+class Found:
+    """What stands in a log that was just opened: all rows in order, the number of letters, each session's key."""
+
+    rows: list[Row]
+    letters: int
+    keys: dict[str, int]
+
+    def counts(self) -> dict[str, int]:
+        """How many rows each session has."""
+        by_key = Counter(row[1] for row in self.rows)
+        return {name: by_key[key] for name, key in self.keys.items()}
+
+
+def look(path: str) -> Found:
+    """Open the log as a kernel does, read it, and leave it as a death would. Raises what opening raises."""
+    store = Store.open(path)
+    try:
+        keys = {name: store.read("session_key", name)[0][0] for (name,) in store.read("session_names")}
+        return Found(
+            [(row[-1], *row[:-1]) for row in store.read("events_by_id", 0, _ALL)], store.read("last_letter")[0][0], keys
+        )
+    finally:
+        store.stop("looked at only")  # so that closing does not mark it as closed
+        store.close()
+
+
+@frozen(kw_only=True)
+class Log:
+    """What a life has left behind, by session."""
+
+    records: dict[str, list[Record]]
+    messages: dict[str, list[Message]]
+
+    def all_records(self) -> list[Record]:
+        """Those of all sessions."""
+        return [record for records in self.records.values() for record in records]
+
+
+@frozen(kw_only=True)
+class Life:
+    """A life that was watched: from `disk` on, what it did to the files, and all the world knows.
+
+    `found` is what its log held in the end.
+    """
+
+    disk: Disk
+    ops: Sequence[Op]
+    facts: Sequence[Fact]
+    found: Found
+    log: Log
+
+
+@frozen
+class Hung(Exception):
+    """A life did not come to an end."""
+
+
+async def new_log(bench: Bench) -> Files:
+    """The files of an empty log that was closed cleanly."""
+    bench.lay_out({})
+    async with open_kernel(bench.path, discover=False):
+        pass
+    return bench.photograph()
+
+
+async def live(path: str, workload: Workload, world: World, *, seed: int, number: int) -> None:
+    """Let a kernel on `path` work through `workload`."""
+    reseed(seed)
+    with world.watching(), trio.move_on_after(_HANGS_S) as patience:
+        async with open_kernel(
+            path,
+            discover=False,
+            plugins=workload.plugins(world),
+            clock=clock_of(number),
+            on_boundary=world.boundary,
+        ) as kernel:
+            await workload.run(kernel, world)
+    if patience.cancelled_caught:
+        raise Hung
+
+
+def read_log(path: str, workload: Workload, *, verify: bool = True) -> Log:
+    """All of a log at rest; every check that a reader knows is made."""
+    records, messages = {}, {}
+    with open_log(path, discover=False, plugins=workload.plugins(World())) as log:
+        for name in log.names():
+            reader = log.session(name)
+            records[name] = list(reader.records())
+            messages[name] = reader.messages()
+            if verify:
+                reader.verify()
+    return Log(records=records, messages=messages)
+
+
+async def watched_life(
+    bench: Bench, disk: Disk, files: Files, facts: Sequence[Fact], workload: Workload, *, seed: int, number: int
+) -> Life:
+    """Live on `files`, which stand on `disk`, and record all of it."""
+    bench.lay_out(files)
+    world = World(list(facts))
+    recorder = Recorder(bench.path, lambda: len(world.ledger))
+    with recording(recorder):
+        await live(bench.path, workload, world, seed=seed, number=number)
+        recorder.stopped = True
+    return Life(
+        disk=disk,
+        ops=recorder.ops,
+        facts=world.ledger,
+        found=look(bench.path),
+        log=read_log(bench.path, workload),
+    )

@@ -1,0 +1,258 @@
+"""The promises, as pure functions: each yields what is wrong, and nothing when all is well.
+
+| promise | in short |
+|---|---|
+| P1 | what opens is a prefix, byte for byte, of what was written |
+| P2 | all that was acknowledged is in it |
+| P3 | a crash alone is never refused, and whatever is refused has a name |
+| P4 | recovery adds nothing but what closes a turn; a call has one outcome; recovering twice is recovering once |
+| P5 | what may not be repeated takes effect at most once |
+| P6 | whatever took effect has its call in the log |
+| P7 | in the end the conversation is that of a run that was never broken |
+| P8 | where nothing was cut off, so is each request, byte for byte |
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
+
+from attrs import frozen
+
+from flightlog.testing.faults.workloads import GO_ON
+from flightlog.testing.faults.world import Committed, Done, Fact, Held, Posted, Reached
+from flightlog_hookspecs.content import ToolCallBlock
+from flightlog_hookspecs.events import (
+    ApprovalDecided,
+    AssistantMessage,
+    Message,
+    Record,
+    RequestFailed,
+    RequestSent,
+    SessionClosed,
+    SessionCreated,
+    SessionOpened,
+    StepEnd,
+    ToolCall,
+    ToolResult,
+    TurnEnd,
+    TurnStart,
+    UserMessage,
+)
+from flightlog_hookspecs.tools import REPEATABLE
+
+Promise = Literal["P1", "P2", "P3", "P4", "P5", "P6", "P7", "P8"]
+Row = tuple[Any, ...]
+"""A row of the table `events`, its columns in order: id, session key, seq, kind, ..., digest."""
+
+_NOWHERE: Final = 2**62
+"""The id of a row that never was."""
+_CUT_OFF: Final = ("not_started", "aborted", "unknown")
+_CLOSING: Final = (AssistantMessage, RequestFailed, ToolResult, ApprovalDecided, StepEnd, TurnEnd)
+
+
+@frozen
+class Broken:
+    """A promise that was not kept, and how."""
+
+    promise: Promise
+    how: str
+
+
+def prefix(found: Sequence[Row], written: Sequence[Row]) -> Iterator[Broken]:
+    """P1: the log that opens is a byte-equal prefix of the one that was written."""
+    if found != written[: len(found)]:
+        wrong = next((i for i, (a, b) in enumerate(zip(found, written, strict=False)) if a != b), len(written))
+        yield Broken("P1", f"row {wrong + 1} of the file is not what was written")
+
+
+@frozen
+class Claims:
+    """What the log must hold, by how many facts are known: rows, and letters; each list has one entry more.
+
+    `why[n]` is the fact that wants that many rows.
+    """
+
+    rows: Sequence[int]
+    letters: Sequence[int]
+    why: Sequence[Fact | None]
+
+
+@frozen
+class Places:
+    """Where in the table things stand, as row ids.
+
+    An event by session and seq, a call's `tool/call` by invocation id, a message's first splice by message id.
+    """
+
+    events: Mapping[tuple[str, int], int]
+    calls: Mapping[str, int]
+    messages: Mapping[str, int]
+
+    def of(self, fact: Fact, *, power: bool) -> int:
+        """The row that `fact` claims, 0 for none. When `power` is lost, ordinary commits claim nothing."""
+        match fact:
+            case Committed():
+                return self.events.get((fact.session, fact.seq), _NOWHERE) if fact.barrier or not power else 0
+            case Held(token=token, message_id=message_id):
+                message = self.messages.get(message_id, _NOWHERE) if message_id else 0
+                return max(message, self.events.get((token.session, token.seq), _NOWHERE))
+            case Reached():
+                return self.events.get((fact.session, fact.seq), _NOWHERE)
+            case Done():
+                return self.calls.get(fact.invocation_id, _NOWHERE)
+            case Posted():
+                return 0
+
+
+def claims(facts: Sequence[Fact], places: Places, *, power: bool) -> Claims:
+    """What `facts` claim, one after the other, after a loss of `power` or a mere kill."""
+    rows, letters = [0], [0]
+    why: list[Fact | None] = [None]
+    posted: set[str] = set()
+    for fact in facts:
+        wanted = places.of(fact, power=power)
+        if isinstance(fact, Posted):
+            posted.add(fact.letter_id)
+        why.append(fact if wanted > rows[-1] else why[-1])
+        rows.append(max(rows[-1], wanted))
+        letters.append(len(posted))
+    return Claims(rows, letters, why)
+
+
+def durable(rows: int, letters: int, claimed: Claims, known: int) -> Iterator[Broken]:
+    """P2 and P6: a log with so many rows and letters holds all that is claimed once `known` facts are known."""
+    if rows < claimed.rows[known]:
+        fact = claimed.why[known]
+        promise: Promise = "P6" if isinstance(fact, (Done, Reached)) else "P2"
+        yield Broken(promise, f"the log ends at row {rows}, before {fact}")
+    if letters < claimed.letters[known]:
+        yield Broken("P2", f"of {claimed.letters[known]} acknowledged letters {letters} are left")
+
+
+def tokens(facts: Sequence[Fact], digests: Mapping[tuple[str, int], str]) -> Iterator[Broken]:
+    """P2: each row that somebody holds a token of is still the same. `digests` (hex) by session and seq."""
+    for fact in facts:
+        if isinstance(fact, Held) and digests.get((fact.token.session, fact.token.seq)) != fact.token.digest:
+            yield Broken("P2", f"row {fact.token.seq} of {fact.token.session!r} is not the acknowledged one")
+
+
+def recovery(records: Sequence[Record], known: int) -> Iterator[Broken]:
+    """P4: behind the first `known` records stand the new owner's mark and what closes the open turn, no more."""
+    is_open = sum(isinstance(record.event, TurnStart) for record in records[:known]) - sum(
+        isinstance(record.event, TurnEnd) for record in records[:known]
+    )
+    added = [record.event for record in records[known:] if not isinstance(record.event, SessionCreated)]
+    if not added or not isinstance(added[0], SessionOpened):
+        yield Broken("P4", f"recovery begins with {added[0].kind if added else 'nothing'}")
+    for event in added[1:] if is_open else []:
+        if not isinstance(event, _CLOSING) or (isinstance(event, AssistantMessage) and not event.interrupted):
+            yield Broken("P4", f"recovery adds {event.kind}")
+        if isinstance(event, TurnEnd):
+            return
+    if is_open:
+        yield Broken("P4", "recovery leaves the turn open")
+
+
+def one_outcome(records: Sequence[Record]) -> Iterator[Broken]:
+    """P4: a call is answered once."""
+    answers = Counter(
+        (record.turn, record.step, record.event.position) for record in records if isinstance(record.event, ToolResult)
+    )
+    yield from (Broken("P4", f"call {call} has {times} outcomes") for call, times in answers.items() if times > 1)
+
+
+def recovered_again(once: Sequence[Row], twice: Sequence[Row]) -> Iterator[Broken]:
+    """P4: killed right after recovery and opened again, the log gets nothing but what marks owners."""
+    added = {row[3] for row in twice[len(once) :]}
+    if twice[: len(once)] != once or added - {SessionOpened.kind, SessionClosed.kind}:
+        yield Broken("P4", f"a second recovery adds {sorted(added)}")
+
+
+def effects(facts: Sequence[Fact]) -> Iterator[Broken]:
+    """P5: a write or external effect happens at most once, by its invocation id and by what it is about."""
+    done = [fact for fact in facts if isinstance(fact, Done) and fact.effect not in REPEATABLE]
+    for what, times in Counter((fact.tool, fact.arguments) for fact in done).items():
+        if times > 1:
+            yield Broken("P5", f"{what[0]} {what[1]} took effect {times} times")
+    for invocation_id, times in Counter(fact.invocation_id for fact in facts if isinstance(fact, Done)).items():
+        if times > 1:
+            yield Broken("P5", f"call {invocation_id} ran {times} times")
+
+
+def intents(facts: Sequence[Fact], records: Sequence[Record]) -> Iterator[Broken]:
+    """P6: each effect has its `tool/call`; P5: each result that says ok has its effect. `records` of all sessions."""
+    done = {fact.invocation_id for fact in facts if isinstance(fact, Done)}
+    calls = {record.event.invocation_id for record in records if isinstance(record.event, ToolCall)}
+    yield from (Broken("P6", f"{invocation_id} took effect, and no call says so") for invocation_id in done - calls)
+    by_row = {(r.session, r.seq): r.event.invocation_id for r in records if isinstance(r.event, ToolCall)}
+    for record in records:
+        event = record.event
+        if isinstance(event, ToolResult) and event.outcome == "ok" and event.call_seq is not None:
+            invocation_id = by_row[record.session, event.call_seq]
+            if invocation_id not in done:
+                yield Broken("P5", f"{invocation_id} is reported as done and never took effect")
+
+
+@frozen
+class Essence:
+    """What a conversation comes to: what was said to it, what came of each call (None: unknown), the last words."""
+
+    said: Counter[str]
+    calls: Mapping[tuple[str, str], str | None]
+    last: str
+
+
+def essence(messages: Sequence[Message]) -> Essence:
+    """A conversation without what a crash or a cancel cut off, and without the host's wishes to go on."""
+    said: Counter[str] = Counter()
+    outcomes: dict[tuple[str, str], str | None] = {}
+    waiting: list[ToolCallBlock] = []
+    last = ""
+    for message in messages:
+        match message:
+            case UserMessage():
+                said[message.text] += message.text != GO_ON
+            case AssistantMessage():
+                waiting = [block for block in message.content if isinstance(block, ToolCallBlock)]
+                last = last if message.interrupted else message.text
+            case ToolResult():
+                call = waiting.pop(0)
+                if message.outcome not in ("not_started", "aborted"):
+                    text = None if message.outcome == "unknown" else message.text
+                    outcomes[call.name, json.dumps(json.loads(call.arguments))] = text
+    return Essence(+said, outcomes, last)
+
+
+def conversation(messages: Sequence[Message], unbroken: Essence) -> Iterator[Broken]:
+    """P7: the conversation comes to what the unbroken one came to; an unknown outcome stands for any."""
+    found = essence(messages)
+    if found.said != unbroken.said:
+        yield Broken("P7", f"lost {dict(unbroken.said - found.said)}, doubled {dict(found.said - unbroken.said)}")
+    if found.calls.keys() != unbroken.calls.keys():
+        yield Broken("P7", f"calls differ: {sorted(found.calls.keys() ^ unbroken.calls.keys())}")
+    for call, text in found.calls.items():
+        if text is not None and unbroken.calls.get(call, text) not in (text, None):
+            yield Broken("P7", f"{call} came to {text!r:.80}")
+    if found.last != unbroken.last:
+        yield Broken("P7", f"it ended with {found.last!r:.80}")
+
+
+def requests(records: Sequence[Record], unbroken: frozenset[str]) -> Iterator[Broken]:
+    """P8: until something is cut off, the model is sent what it was sent in the unbroken run. `unbroken`: hashes."""
+    for record in records:
+        match record.event:
+            case RequestSent(sha256=sha256) if sha256 not in unbroken:
+                yield Broken("P8", f"the request at row {record.seq} of {record.session!r} was never sent before")
+            case AssistantMessage() as message if message.interrupted:
+                return
+            case ToolResult(outcome=outcome) if outcome in _CUT_OFF:
+                return
+            case UserMessage() as message if message.text == GO_ON:
+                return
+            case TurnEnd(reason=reason) if reason != "completed":
+                return
+            case _:
+                pass

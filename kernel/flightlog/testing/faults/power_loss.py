@@ -1,0 +1,228 @@
+"""Power loss and SIGKILL at any operation on the disk, and again in the recovery from it.
+
+One run is recorded; the disk after a crash at operation k is computed from that, opened by the real
+kernel, checked, and driven to the end by the same workload. Death itself is never simulated: code
+that cleans up on its way out would run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import groupby, product
+from random import Random
+from typing import Final
+
+import trio
+import trio.testing
+from attrs import define, field, frozen
+
+from flightlog.testing.faults import oracles
+from flightlog.testing.faults.determinism import deterministic
+from flightlog.testing.faults.disk import MODES, Disk, Files, Mode
+from flightlog.testing.faults.judge import Judge, places_in, refused
+from flightlog.testing.faults.life import Bench, Found, Life, bench, look, new_log, watched_life
+from flightlog.testing.faults.oracles import Broken, Claims
+from flightlog.testing.faults.recorder import checkpoints_every
+from flightlog.testing.faults.report import Report
+from flightlog.testing.faults.workloads import Workload
+from flightlog.testing.faults.world import surviving
+
+CHECKPOINT_PAGES: Final = 12
+"""Small enough for a checkpoint in the middle of a short run."""
+_CRASHES_A_RECOVERY: Final = 4
+"""So many second crashes are tried in each recovery that is recorded."""
+
+
+@frozen(order=True)
+class Crash:
+    """Just before operation number `at`, with what `mode` says of the unsynced on the disk."""
+
+    at: int
+    mode: Mode
+
+
+Trail = tuple[Crash, ...]
+"""Crashes, each in the recovery from the one before."""
+
+
+def run_power_loss(
+    workload: Workload,
+    *,
+    seed: int = 0,
+    points: int | None = None,
+    nested: int = 0,
+    depth: int = 2,
+    from_nothing: bool = False,
+    memo: bool = True,
+    first_only: bool = False,
+    after: Trail = (),
+    only: Trail = (),
+) -> Report:
+    """Crash `workload` everywhere in every mode, or at `points` places and modes drawn from `seed`.
+
+    `nested` more crashes happen during recoveries, up to `depth` in a row. `from_nothing` records the
+    creation of the file, too. Without `memo` every image is driven to the end itself. With `first_only`
+    the hunt ends at the first violation. All of it happens in the run, or in the recovery from the crashes
+    of `after`. `only` repeats one case, as a violation's reproducer names it.
+    `seed` also decides the order of ready tasks.
+    """
+    with bench() as place, deterministic(), checkpoints_every(CHECKPOINT_PAGES):
+        hunt = _Hunt(place, workload, seed, from_nothing, memo, first_only)
+        clock = trio.testing.MockClock(autojump_threshold=0)
+        with suppress(Enough):
+            trio.run(hunt.run, points, nested, depth, after, only, clock=clock)
+    return hunt.report
+
+
+class Enough(BaseException):
+    """A violation was found, and one was wanted."""
+
+
+@define
+class _Hunt:
+    bench: Bench
+    workload: Workload
+    seed: int
+    from_nothing: bool
+    memo: bool
+    first_only: bool
+    report: Report = field(factory=Report, init=False)
+    judge: Judge = field(init=False)
+
+    async def run(self, points: int | None, nested: int, depth: int, after: Trail, only: Trail) -> None:
+        files: Files = {} if self.from_nothing else await new_log(self.bench)
+        life = await watched_life(self.bench, Disk.holding(files), files, [], self.workload, seed=self.seed, number=0)
+        self.judge = Judge.by(self.bench, self.workload, self.seed, life.log, memo=self.memo)
+        trail: Trail = ()
+        for crash in only[:-1] or after:
+            recovered = await self._recovery(life, trail, crash)
+            if recovered is None:
+                return
+            life, trail = recovered, (*trail, crash)
+        if only:
+            await self._crash(life, trail, only[-1:])
+            return
+        random = Random(f"{self.seed} points")
+        everywhere = [Crash(at, mode) for at, mode in product(range(len(life.ops) + 1), MODES)]
+        await self._crash(life, trail, everywhere if points is None else _drawn(random, everywhere, points))
+        for _ in range(-(-nested // _CRASHES_A_RECOVERY)):
+            await self._crash_again(life, trail, random, depth)
+
+    async def _crash_again(self, life: Life, trail: Trail, random: Random, depth: int) -> None:
+        """Crash somewhere, and at some places of the recovery from that."""
+        crash = Crash(random.randint(0, len(life.ops)), random.choice(MODES))
+        recovered = await self._recovery(life, trail, crash)
+        if recovered is None:
+            return
+        inside = [Crash(at, mode) for at, mode in product(range(len(recovered.ops) + 1), MODES)]
+        await self._crash(recovered, (*trail, crash), _drawn(random, inside, _CRASHES_A_RECOVERY))
+        if len(trail) + 2 < depth:
+            await self._crash_again(recovered, (*trail, crash), random, depth)
+
+    async def _recovery(self, life: Life, trail: Trail, crash: Crash) -> Life | None:
+        """The recorded life after `crash`; None, and a violation noted, when there is none."""
+        disk = life.disk.copy()
+        for op in life.ops[: crash.at]:
+            disk.feed(op)
+        files = disk.image(crash.mode, self._random(trail, crash))
+        killed = crash.mode == "all"
+        facts = surviving(life.facts[: _known(life, crash.at)], power_lost=not killed)
+        try:
+            return await watched_life(
+                self.bench,
+                disk if killed else Disk.holding(files),  # the system that lives on may still lose what it has cached
+                files,
+                facts,
+                self.workload,
+                seed=self.seed,
+                number=len(trail) + 1,
+            )
+        except BaseException as error:
+            self._add((*trail, crash), [refused(error)])
+            return None
+
+    async def _crash(self, life: Life, trail: Trail, crashes: Iterable[Crash]) -> None:
+        """Crash `life` at each of these, check what opens, and drive it on."""
+        checks = _Checks.of(life)
+        for broken in checks.own:
+            self._add(trail, [broken])
+        disk, fed = life.disk.copy(), 0
+        seen: set[object] = set()
+        for at, group in groupby(sorted(crashes), key=lambda crash: crash.at):
+            for op in life.ops[fed:at]:
+                disk.feed(op)
+            fed, known = at, _known(life, at)
+            for crash in group:
+                self.report.faults["again " * len(trail) + crash.mode] += 1
+                same = (disk.version, known) if crash.mode == "lost" or not disk.pending else object()
+                if same in seen:
+                    continue
+                seen.add(same)
+                self.report.images += 1
+                files = disk.image(crash.mode, self._random(trail, crash))
+                await self._open(life, checks, files, known, (*trail, crash))
+
+    async def _open(self, life: Life, checks: _Checks, files: Files, known: int, trail: Trail) -> None:
+        self.bench.lay_out(files)
+        try:
+            found = look(self.bench.path)
+        except BaseException as error:
+            self._add(trail, [refused(error)])
+            return
+        killed = trail[-1].mode == "all"
+        broken = list(checks.of_image(found, known, killed=killed))
+        if broken:
+            self._add(trail, broken)
+            return
+        ending = await self.judge.ending(files, found, len(trail))
+        self.report.drives = self.judge.drives
+        self._add(trail, ending.with_earlier(life.facts[:known]))
+
+    def _random(self, trail: Trail, crash: Crash) -> Random:
+        return Random(f"{self.seed} {trail} {crash}")
+
+    def _add(self, trail: Trail, broken: Iterable[Broken]) -> None:
+        where = ", ".join(f"Crash({crash.at}, {crash.mode!r})" for crash in trail)
+        fresh = ", from_nothing=True" if self.from_nothing else ""
+        line = f"run_power_loss(named({self.workload.name!r}), seed={self.seed}{fresh}, only=({where},))"
+        for one in broken:
+            if one.promise == "P3":
+                self.report.refusals[one.how.split(":")[0]] += 1
+            self.report.add(one, line)
+            if self.first_only:
+                raise Enough
+
+
+@frozen
+class _Checks:
+    """What is checked of each image of one life, prepared once."""
+
+    rows: Sequence[oracles.Row]
+    power: Claims
+    kill: Claims
+    own: Sequence[Broken]
+
+    @classmethod
+    def of(cls, life: Life) -> _Checks:
+        names = {key: name for name, key in life.found.keys.items()}
+        digests = {(names[row[1]], row[2]): row[-1].hex() for row in life.found.rows}
+        places = places_in(life.found, life.log)
+        return cls(
+            rows=life.found.rows,
+            power=oracles.claims(life.facts, places, power=True),
+            kill=oracles.claims(life.facts, places, power=False),
+            own=[*oracles.tokens(life.facts, digests), *oracles.effects(life.facts)],
+        )
+
+    def of_image(self, found: Found, known: int, *, killed: bool) -> Iterator[Broken]:
+        yield from oracles.prefix(found.rows, self.rows)
+        yield from oracles.durable(len(found.rows), found.letters, self.kill if killed else self.power, known)
+
+
+def _known(life: Life, at: int) -> int:
+    return life.ops[at].known if at < len(life.ops) else len(life.facts)
+
+
+def _drawn(random: Random, crashes: Sequence[Crash], count: int) -> list[Crash]:
+    return random.sample(crashes, min(count, len(crashes)))

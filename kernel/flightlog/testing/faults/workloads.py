@@ -1,0 +1,349 @@
+"""What the laboratory lets a kernel do while it crashes: a host, its plugins, and a model that goes on.
+
+A workload is run from its beginning after every crash, as a host would be that starts again. So it
+sends its messages under keys, and its model decides by the conversation what is still to be done.
+Bring your own to try your plugins: anything with these members is one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Final, Literal, Protocol
+
+import trio
+from attrs import define, field, frozen
+
+from flightlog.api import Kernel
+from flightlog.core.limits import Limits
+from flightlog.runtime.session import Session
+from flightlog.testing import Bundle, Cue, FakeModel, calls, words
+from flightlog.testing.faults.world import World
+from flightlog_hookspecs import Ask, BlockEvent, Hook, ProposedCall, Request, Verdict
+from flightlog_hookspecs.content import ToolCallBlock
+from flightlog_hookspecs.events import AssistantMessage, Message, ToolResult, UserMessage
+from flightlog_hookspecs.tools import Effect, Mode
+
+GO_ON: Final = "go on"
+"""A message with this text is the host's way to resume a turn that was interrupted; oracles leave it out."""
+
+
+class Workload(Protocol):
+    """One thing a host does from start to end, again and again.
+
+    `run` is called with a kernel on an empty log first, and after each crash with one on what survived:
+    it must do what is left, and end. It says with keys what it says (`world.followup(..., key=...)`) and
+    lets the world know of all it was promised: `world.held(token)`, `world.posted(letter_id)`. `plugins` are made
+    for each life; their tools note each effect with `world.done(...)` and are async, for a thread has
+    no order. Each call has arguments of its own, and no test sleeps but by `trio.sleep`.
+    `model` is the sessions' "adapter:model". `steady` says that each message comes at a place of the
+    conversation that timing does not change: then requests after a crash must repeat those before it.
+    """
+
+    @property
+    def name(self) -> str:
+        """What reproducers call it."""
+
+    @property
+    def model(self) -> str:
+        """The model of its sessions, also for opening them only to recover."""
+
+    @property
+    def steady(self) -> bool:
+        """Whether what the model is sent depends on the conversation alone."""
+
+    def plugins(self, world: World) -> Sequence[object]:
+        """The plugins of one life."""
+
+    async def run(self, kernel: Kernel, world: World) -> None:
+        """Do what is left to do."""
+
+
+Way = Literal["followup", "steer", "inject", "letter", "cancelled"]
+Call = tuple[str, str]
+"""A tool and its task."""
+
+
+@frozen
+class Order:
+    """A message, and the calls it takes: one tuple a step. `beside` is sent while its turn runs.
+
+    The turn of a "cancelled" one streams until it is cancelled. With `waits`, nothing runs after it yet.
+    """
+
+    text: str
+    steps: tuple[tuple[Call, ...], ...] = ()
+    way: Way = "followup"
+    beside: tuple[Order, ...] = ()
+    waits: bool = False
+
+
+TOOLS: Final[dict[str, tuple[Effect, Mode]]] = {
+    "look": ("read", "parallel"),
+    "mark": ("idempotent", "parallel"),
+    "write": ("write", "parallel"),
+    "send": ("external", "exclusive"),
+    "dump": ("read", "parallel"),
+    "ask": ("external", "exclusive"),
+}
+_DUMP_CHARS: Final = 90_000
+_LIMITS: Final = Limits(delta_flush_ms=10, cancel_grace_s=0.5)
+_PAUSE_S: Final = 0.03
+_STREAM_PAUSES: Final = 10
+_NUDGES_MAX: Final = 20
+_WAITS_SHARE: Final = 0.2
+_BESIDE_SHARE: Final = 0.5
+
+
+@frozen
+class Script:
+    """A workload made of orders: some to each session, the sessions side by side in one kernel.
+
+    A subclass may add plugins: an order can name their tools, which are given one argument, `task`.
+    """
+
+    name: str
+    sessions: tuple[tuple[str, tuple[Order, ...]], ...]
+    model: str = field(default="diligent:m", init=False)
+
+    @property
+    def orders(self) -> dict[str, Order]:
+        """All of them by their texts, which must differ."""
+        return {order.text: order for _, given in self.sessions for first in given for order in (first, *first.beside)}
+
+    @property
+    def steady(self) -> bool:
+        """Whether nothing is said while a turn runs, and no letter may be overtaken."""
+        return not any(order.beside or (order.way == "letter" and order.waits) for order in self.orders.values())
+
+    def plugins(self, world: World) -> Sequence[object]:
+        """The tools, the model and, where a person is to be asked, a guard."""
+        used = {name for order in self.orders.values() for step in order.steps for name, _ in step}
+        tools = [
+            world.tool(name, *TOOLS[name], output=_long if name == "dump" else str)
+            for name in sorted(used & TOOLS.keys())
+        ]
+        guards = [Hook(point="before_tool", name="careful", body=_careful)] if "ask" in used else []
+        return [Bundle(tools=tools, adapters=[Diligent(self.orders)], hooks=guards)]
+
+    async def run(self, kernel: Kernel, world: World) -> None:
+        """Let every session's host work through its orders."""
+        async with trio.open_nursery() as nursery:
+            for name, given in self.sessions:
+                nursery.start_soon(_Host(self, kernel, world, name).work, given)
+
+
+def _long(text: str) -> str:
+    return text * (_DUMP_CHARS // len(text))
+
+
+async def _careful(call: ProposedCall) -> Verdict:
+    return Ask("Shall it?") if call.name == "ask" else None
+
+
+@define
+class _Host:
+    """Who talks to one session."""
+
+    script: Script
+    kernel: Kernel
+    world: World
+    name: str
+
+    async def work(self, orders: Sequence[Order]) -> None:
+        """Send what was not yet accepted, and see to it that all of it is done."""
+        async with self.kernel.session(self.name, model=self.script.model, limits=_LIMITS, approver=True) as session:
+            self.world.held(session.token)
+            for order in orders:
+                await self._say(session, order)
+                if order.way == "cancelled":
+                    if session.pending:
+                        await self._run_and_cancel(session)
+                elif not order.waits:
+                    await self._finish(session, order.beside)
+
+    async def _say(self, session: Session, order: Order) -> None:
+        key = f"key of {order.text:.50}"
+        match order.way:
+            case "letter":
+                posted = await self.kernel.mailbox(self.name).followup(order.text, key=key)
+                self.world.posted(posted.letter_id)
+            case "steer" | "inject":
+                accepted = await getattr(session, order.way)(order.text, key=key)
+                self.world.accepted(accepted)
+            case _:
+                await self.world.followup(session, order.text, key=key)
+
+    async def _run_and_cancel(self, session: Session) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.run)
+            await trio.sleep(_STREAM_PAUSES * _PAUSE_S / 2)
+            session.cancel()
+        self.world.held(session.token)
+
+    async def _finish(self, session: Session, beside: Sequence[Order]) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._run, session)
+            for order in beside:
+                await trio.sleep(_PAUSE_S)
+                await self._say(session, order)
+        for _ in range(_NUDGES_MAX):
+            await self._run(session)
+            if not session.pending and finished(self.script.orders, self.kernel.read(self.name).messages()):
+                return
+            await self.world.followup(session, GO_ON)
+        raise AssertionError(f"session {self.name!r} does not get anywhere")
+
+    async def _run(self, session: Session) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._approve, session)
+            if await session.run():
+                self.world.held(session.token)
+            nursery.cancel_scope.cancel()
+
+    @staticmethod
+    async def _approve(session: Session) -> None:
+        while True:
+            for question in session.questions():
+                await session.approve(question.seq)
+            await trio.sleep(_PAUSE_S)
+
+
+class Diligent(FakeModel):
+    """Calls what is still missing of all that was asked, step by step, then says that it is done.
+
+    All of it follows from the conversation, so it goes on after a crash, and never repeats what may have
+    taken effect.
+    """
+
+    def __init__(self, orders: Mapping[str, Order]) -> None:
+        super().__init__([], "diligent")
+        self._orders = orders
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        request: Request,
+        attempt: int,  # noqa: ARG002
+    ) -> AsyncIterator[AsyncIterator[BlockEvent]]:
+        """The next reply."""
+        yield self._play(self._reply(list(request.messages)))
+
+    def _reply(self, messages: Sequence[Message]) -> list[Cue]:
+        last = messages[-1]
+        if isinstance(last, UserMessage) and self._is_cancelled(last.text):
+            return [cue for _ in range(_STREAM_PAUSES) for cue in (*words("and on ")[:-1], _pause)]
+        for text in asked(self._orders, messages):
+            for step in self._orders[text].steps:
+                if missing := [call for call in step if call not in settled(messages)]:
+                    said = words(f"I work on {text}.", chunk=8)
+                    wanted = calls(*((name, {"task": task}) for name, task in missing))
+                    return [*said[:2], _pause, *said[2:], *wanted]
+        return words(last_words(self._orders, messages), chunk=8)
+
+    def _is_cancelled(self, text: str) -> bool:
+        return text in self._orders and self._orders[text].way == "cancelled"
+
+
+async def _pause() -> None:
+    await trio.sleep(_PAUSE_S)
+
+
+def asked(orders: Mapping[str, Order], messages: Sequence[Message]) -> list[str]:
+    """The orders that were given and not cancelled."""
+    texts = [message.text for message in messages if isinstance(message, UserMessage)]
+    return [text for text in texts if text in orders and orders[text].way != "cancelled"]
+
+
+def settled(messages: Sequence[Message]) -> set[Call]:
+    """The calls that are done, or must not be repeated since nobody knows."""
+    waiting: list[ToolCallBlock] = []
+    found: set[Call] = set()
+    for message in messages:
+        if isinstance(message, AssistantMessage):
+            waiting = [block for block in message.content if isinstance(block, ToolCallBlock)]
+        elif isinstance(message, ToolResult):
+            call = waiting.pop(0)
+            if message.outcome not in ("not_started", "aborted"):
+                found.add((call.name, json.loads(call.arguments)["task"]))
+    return found
+
+
+def last_words(orders: Mapping[str, Order], messages: Sequence[Message]) -> str:
+    """What the model says when all is done."""
+    return f"Done: {', '.join(f'{text:.20}' for text in sorted(asked(orders, messages)))}."
+
+
+def finished(orders: Mapping[str, Order], messages: Sequence[Message]) -> bool:
+    """Whether the model has had the last word on all that was asked."""
+    last = messages[-1] if messages else None
+    return isinstance(last, AssistantMessage) and last.text == last_words(orders, messages)
+
+
+def _one(name: str, *orders: Order) -> Script:
+    return Script(name, (("s", orders),))
+
+
+SCRIPTS: Final = (
+    _one("words", Order("hello"), Order("a longer talk"), Order("and the last")),
+    _one("tools", Order("work", ((("look", "a"), ("mark", "b"), ("write", "c"), ("send", "d")), (("write", "e"),)))),
+    _one("queued", Order("first", ((("write", "a"),),), waits=True), Order("second", ((("send", "b"),),))),
+    _one("cancelled", Order("tell", ((("mark", "a"),),)), Order("stop", way="cancelled"), Order("after")),
+    _one(
+        "steered",
+        Order(
+            "build",
+            ((("write", "a"),), (("look", "b"),)),
+            beside=(Order("rather so", way="steer"), Order("by the way", way="inject")),
+        ),
+    ),
+    _one("mailbox", Order("hello"), Order("a letter", ((("write", "a"),),), way="letter")),
+    _one("approved", Order("may I", ((("ask", "a"), ("look", "b"), ("ask", "c")),))),
+    _one("large", Order("dump it", ((("dump", "a"), ("write", "b")),)), Order("x" * 70_000)),
+    Script(
+        "interleaved",
+        (
+            ("one", (Order("left", ((("write", "a"), ("mark", "b")),)), Order("more left"))),
+            ("two", (Order("right", ((("send", "c"),), (("look", "d"),))), Order("more right"))),
+        ),
+    ),
+)
+"""The scripts that every promise is tried on."""
+
+
+def random_script(seed: int) -> Script:
+    """A script drawn from `seed`."""
+    random = Random(seed)
+    numbers = iter(range(1000))
+    names = [name for name in TOOLS if name != "dump"]
+
+    def step() -> tuple[Call, ...]:
+        return tuple((random.choice(names), str(next(numbers))) for _ in range(random.randint(1, 2)))
+
+    def order(ways: Sequence[Way], *, alone: bool) -> Order:
+        way = random.choice(ways)
+        steps = () if way == "cancelled" else tuple(step() for _ in range(random.randint(0, 2)))
+        beside = alone and way != "cancelled" and random.random() < _BESIDE_SHARE
+        return Order(
+            f"order {next(numbers)}",
+            steps,
+            way,
+            (order(("steer", "inject", "followup", "letter"), alone=False),) if beside else (),
+            waits=not beside and random.random() < _WAITS_SHARE,
+        )
+
+    ways: tuple[Way, ...] = ("followup", "followup", "steer", "letter", "cancelled")
+    sessions = tuple(
+        (name, (order(ways, alone=True), Order(f"the last of {name}")))
+        for name in ("one", "two")[: random.randint(1, 2)]
+    )
+    return Script(f"random_script({seed})", sessions)
+
+
+def named(name: str) -> Script:
+    """The script that a reproducer names."""
+    number = re.fullmatch(r"random_script\((\d+)\)", name)
+    return random_script(int(number[1])) if number else next(script for script in SCRIPTS if script.name == name)

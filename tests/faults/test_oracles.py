@@ -1,0 +1,121 @@
+"""Each oracle finds what it is there for, and nothing in a log that is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import trio
+import trio.testing
+from attrs import evolve
+
+from flightlog.testing.faults import SCRIPTS, Broken, oracles
+from flightlog.testing.faults.determinism import deterministic
+from flightlog.testing.faults.disk import Disk
+from flightlog.testing.faults.life import Life, bench, watched_life
+from flightlog.testing.faults.world import Done
+from flightlog_hookspecs.events import AssistantMessage, Record, RequestSent, SessionOpened, ToolResult, UserMessage
+
+DONE = Done("id.1.1.0", "write", "write", '{"task": "a"}')
+
+
+@pytest.fixture(scope="module")
+def life() -> Life:
+    """An unbroken run with tools."""
+    script = next(script for script in SCRIPTS if script.name == "tools")
+    with bench() as place, deterministic():
+        return trio.run(
+            lambda: watched_life(place, Disk(), {}, [], script, seed=0, number=0),
+            clock=trio.testing.MockClock(autojump_threshold=0),
+        )
+
+
+def promises(broken: Iterable[Broken]) -> set[str]:
+    return {one.promise for one in broken}
+
+
+def records(life: Life) -> list[Record]:
+    return life.log.records["s"]
+
+
+def test_p1_a_row_that_differs_in_any_column_is_no_prefix(life: Life) -> None:
+    rows = life.found.rows
+    assert not promises(oracles.prefix(rows[:5], rows))
+    for column in range(len(rows[4])):
+        changed: list[tuple[Any, ...]] = [*rows[:4], (*rows[4][:column], "other", *rows[4][column + 1 :])]
+        assert promises(oracles.prefix(changed, rows)) == {"P1"}
+    assert promises(oracles.prefix([*rows, rows[-1]], rows)) == {"P1"}
+    assert promises(oracles.prefix(rows[1:], rows)) == {"P1"}
+
+
+def test_p4_recovery_that_says_anything_new_is_found(life: Life) -> None:
+    all_of_it = records(life)
+    cut = next(i for i, record in enumerate(all_of_it) if isinstance(record.event, RequestSent)) + 1
+    opened = next(record for record in all_of_it if isinstance(record.event, SessionOpened))
+    answer = next(record for record in all_of_it if isinstance(record.event, AssistantMessage))
+    assert promises(oracles.recovery(all_of_it[:cut], cut)) == {"P4"}, "nothing was added"
+    assert promises(oracles.recovery([*all_of_it[:cut], answer], cut)) == {"P4"}, "not by an owner"
+    assert promises(oracles.recovery([*all_of_it[:cut], opened, answer], cut)) == {"P4"}, "a whole answer"
+    assert promises(oracles.recovery([*all_of_it[:cut], opened], cut)) == {"P4"}, "the turn stays open"
+    assert not promises(oracles.recovery([*all_of_it, opened], len(all_of_it)))
+    assert promises(oracles.recovered_again(life.found.rows, life.found.rows[:-1])) == {"P4"}
+    assert promises(oracles.recovered_again(life.found.rows[:-3], life.found.rows)) == {"P4"}
+
+
+def test_p4_two_outcomes_of_a_call_are_found(life: Life) -> None:
+    all_of_it = records(life)
+    result = next(record for record in all_of_it if isinstance(record.event, ToolResult))
+    assert not promises(oracles.one_outcome(all_of_it))
+    assert promises(oracles.one_outcome([*all_of_it, result])) == {"P4"}
+
+
+def test_p5_what_happens_twice_is_found_by_its_id_and_by_what_it_is_about() -> None:
+    assert not promises(oracles.effects([DONE]))
+    assert promises(oracles.effects([DONE, evolve(DONE, invocation_id="other")])) == {"P5"}
+    assert promises(oracles.effects([evolve(DONE, effect="read")] * 2)) == {"P5"}
+    assert not promises(oracles.effects([evolve(DONE, effect="read", invocation_id=name) for name in "ab"]))
+
+
+def test_p5_and_p6_effects_and_calls_that_do_not_match_are_found(life: Life) -> None:
+    assert not promises(oracles.intents(life.facts, records(life)))
+    assert promises(oracles.intents([*life.facts, DONE], records(life))) == {"P6"}
+    missing = [fact for fact in life.facts if not isinstance(fact, Done)]
+    assert promises(oracles.intents(missing, records(life))) == {"P5"}
+
+
+def test_p7_a_conversation_that_lacks_or_doubles_anything_is_found(life: Life) -> None:
+    messages = life.log.messages["s"]
+    unbroken = oracles.essence(messages)
+    assert not promises(oracles.conversation(messages, unbroken))
+    user = next(message for message in messages if isinstance(message, UserMessage))
+    result = next(i for i, message in enumerate(messages) if isinstance(message, ToolResult))
+    other = evolve(messages[result], content=user.content)
+    for wrong in (messages[1:], [user, *messages], messages[:-1], [*messages[:result], other, *messages[result + 1 :]]):
+        assert promises(oracles.conversation(wrong, unbroken)) == {"P7"}
+    unknown = evolve(other, outcome="unknown")
+    assert not promises(oracles.conversation([*messages[:result], unknown, *messages[result + 1 :]], unbroken))
+
+
+def test_p8_a_request_that_was_never_sent_is_found_unless_something_was_cut_off(life: Life) -> None:
+    all_of_it = records(life)
+    sent = frozenset(record.event.sha256 for record in all_of_it if isinstance(record.event, RequestSent))
+    assert len(sent) > 1
+    assert not promises(oracles.requests(all_of_it, sent))
+    assert promises(oracles.requests(all_of_it, sent - {max(sent)})) == {"P8"}
+    cut_off = [
+        evolve(record, event=evolve(record.event, outcome="unknown"))
+        if isinstance(record.event, ToolResult)
+        else record
+        for record in all_of_it
+    ]
+    first = next(record.event.sha256 for record in all_of_it if isinstance(record.event, RequestSent))
+    assert not promises(oracles.requests(cut_off, frozenset({first})))
+
+
+def test_the_page_about_the_laboratory_lists_the_promises_as_the_oracles_do() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "faults.md").read_text()
+    rows = [line for line in (oracles.__doc__ or "").splitlines() if line.startswith("| P") and line[3].isdigit()]
+    assert [row.split()[1] for row in rows] == sorted(get_args(oracles.Promise))
+    assert all(row in page for row in rows)
