@@ -1,0 +1,95 @@
+"""What the model is to be told before an attempt: a new head, news of prompt sections, what hooks add."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from attrs import evolve
+
+from flightlog.core.context import given, joined, news
+from flightlog.core.request import changes
+from flightlog.core.state import State
+from flightlog.runtime.journal import Journal
+from flightlog.runtime.prompting import Prompt
+from flightlog.runtime.registry import Registry
+from flightlog.runtime.surroundings import Surroundings
+from flightlog_hookspecs.events import (
+    Event,
+    PluginLoaded,
+    PluginUnloaded,
+    PluginVersion,
+    RequestHeader,
+    UserMessage,
+)
+from flightlog_hookspecs.hooks import StepView
+
+
+class Briefing:
+    """Prepares the requests of one session. `model` is "adapter:model", `system` the host's own text."""
+
+    def __init__(self, journal: Journal, around: Surroundings, *, model: str, system: str) -> None:
+        self._journal = journal
+        self._around = around
+        self._model = model
+        self._prompt = Prompt(system, around.registry, around.threads)
+
+    async def prepare(self) -> str:
+        """Log what the model is to be told before an attempt; returns why a guard forbids the step, if one does.
+
+        Before the first attempt of a step: news of sections, what hooks add and, in the first step of a
+        turn, a changed head, which starts a new generation. Before a later one: the head of another model.
+        """
+        journal = self._journal
+        state = journal.state
+        assert state.step is not None, "requests are made inside a step"
+        if state.header is not None and state.step.attempt:
+            await journal.append(lambda state: _switched(state, self._around.registry))
+            return ""
+        anew = state.header is None or state.step.number == 1
+        static, runtime, faults = await self._prompt.rendered(given(state), anew=anew)
+        due: list[Event] = [*faults]
+        if anew:
+            system, spans = joined(static)
+            head = self._around.registry.head(self._model, system)
+            if reason := changes(state.header, head):
+                due.append(RequestHeader(head=head, reason=reason, sections=spans))
+        due += _changed_plugins(state.plugins, self._around.registry.versions)
+        texts, new_id = static | runtime, journal.clock.new_id
+        await journal.append(*due, lambda state: _told(state, texts, new_id))
+        if not self._around.hooks.any_at("before_step"):
+            return ""
+        view = StepView(
+            session=journal.session, turn=state.turn, step=state.step.number, messages=journal.history.messages()
+        )
+        opinion = await self._around.hooks.before_step(view)
+        added = [UserMessage(message_id=new_id(), content=content, source="plugin") for content in opinion.added]
+        await journal.append(*opinion.faults, *added)
+        return opinion.veto
+
+
+def _told(state: State, texts: Mapping[str, str], new_id: Callable[[], str]) -> list[UserMessage]:
+    """What the model has to be told of its prompt sections, whose texts are these."""
+    return [
+        UserMessage(message_id=new_id(), content=content, source="context", section=section)
+        for section, content in news(given(state), texts)
+    ]
+
+
+def _changed_plugins(logged: Sequence[PluginVersion], registered: Sequence[PluginVersion]) -> list[Event]:
+    """What was taken back and registered since the log last said which plugins there are."""
+    gone, new = Counter(logged) - Counter(registered), Counter(registered) - Counter(logged)
+    return [
+        *(PluginUnloaded(plugin=plugin.name, version=plugin.version) for plugin in gone.elements()),
+        *(PluginLoaded(plugin=plugin.name, version=plugin.version) for plugin in new.elements()),
+    ]
+
+
+def _switched(state: State, registry: Registry) -> Sequence[Event]:
+    """The head of the model that the next attempt is to be made with, when it is another one."""
+    retry, header = state.step.retry if state.step else None, state.header
+    if retry is None or header is None or retry.model in ("", f"{header.head.adapter}:{header.head.model}"):
+        return ()
+    adapter, model = registry.adapter_of(retry.model)
+    head = evolve(header.head, adapter=adapter.item.name, model=model)
+    return (RequestHeader(head=head, reason=changes(header, head), sections=header.sections),)

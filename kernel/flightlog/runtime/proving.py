@@ -1,0 +1,75 @@
+"""The request, encoded, and proven to be what the log says. See `assert_request_reconstructable`."""
+
+from __future__ import annotations
+
+import trio
+
+from flightlog.core.history import EncodedRequest, Place
+from flightlog.core.limits import PROVE_PAGE_MESSAGES
+from flightlog.core.request import assert_request_reconstructable
+from flightlog.runtime.journal import Journal
+from flightlog.runtime.plugins import encoder
+from flightlog.store.codec import EventRow, Undecodable, decode_message
+from flightlog.store.replay import lone_record
+from flightlog_hookspecs.adapters import Adapter
+from flightlog_hookspecs.errors import LogCorrupt
+from flightlog_hookspecs.events import Head, Message, RequestHeader
+
+
+class Proof:
+    """Encodes and proves the requests of one session, each part of them once."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._encoded: EncodedRequest | None = None
+        self._proven_header: RequestHeader | None = None
+
+    async def encoded(self, adapter: Adapter, head: Head) -> EncodedRequest:
+        """The request that is about to be sent. Raises `InvariantViolation` unless the log yields the same.
+
+        In pages, with a look at the rest of the world in between: the first request after an opening
+        covers the whole conversation. Nothing that a model sees is written meanwhile.
+        """
+        journal = self._journal
+        encoded, self._encoded = self._encoded, None  # an encoder that fails halfway leaves nothing to build on
+        if encoded is None or encoded.head != head:
+            # A new head generation: the same messages behind another head, compared and encoded afresh.
+            encoded = EncodedRequest(head, encoder(adapter))
+        header = self._logged_header()
+        while True:
+            known = len(encoded.messages)
+            page = journal.history.page(known, PROVE_PAGE_MESSAGES)
+            after = journal.history.place(known - 1) if known else 0
+            is_last = known + len(page) == len(journal.history)
+            logged = self._in_log(after, None if is_last else page[-1][0][0])
+            assert_request_reconstructable(header, head, page, logged)
+            for _, message in page:
+                encoded.add(message)
+            if is_last:
+                break
+            await trio.lowlevel.checkpoint()
+        self._encoded = encoded
+        return encoded
+
+    def _logged_header(self) -> RequestHeader | None:
+        """The header in force as the log has it, read once per generation; None when there is none."""
+        journal = self._journal
+        header = journal.state.header
+        if header is None or header is not self._proven_header:
+            rows = journal.store.read("event_at", journal.key, journal.state.header_seq)
+            event = lone_record(journal.store, journal.session, EventRow(*rows[0])).event if rows else None
+            if event != header or not isinstance(event, RequestHeader):
+                return event if isinstance(event, RequestHeader) else None
+            self._proven_header = header
+        return header
+
+    def _in_log(self, after_place: int, up_to_place: int | None) -> list[tuple[Place, Message]]:
+        store, session = self._journal.store, self._journal.session
+        rows = store.read("messages_between", session, after_place, up_to_place)
+        try:
+            return [
+                ((place, position), decode_message(kind, text, data, store.blob))
+                for place, position, kind, text, data in rows
+            ]
+        except Undecodable as error:
+            raise LogCorrupt(session, None, error.rule, error.detail) from error

@@ -1,0 +1,119 @@
+"""One attempt at a request: brief, prove, log, send, and say in events how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flightlog.core.history import EncodedRequest, Prefix
+from flightlog.core.plan import retry_after
+from flightlog.runtime.briefing import Briefing
+from flightlog.runtime.closing import close_turn
+from flightlog.runtime.journal import Journal
+from flightlog.runtime.model_call import DeltaRecorder, call_model
+from flightlog.runtime.proving import Proof
+from flightlog.runtime.surroundings import Surroundings
+from flightlog_hookspecs.adapters import Adapter, Request
+from flightlog_hookspecs.errors import ProviderError
+from flightlog_hookspecs.events import Event, Head, RequestFailed, RequestRetry, RequestSent, TurnEnd
+from flightlog_hookspecs.hooks import FailedRequest, RequestView, Switch
+
+Ending = tuple[Sequence[Event], Sequence[int]]
+"""How an attempt ended, not yet in the log, and the times of the first events; empty when none was made."""
+
+
+class Requests:
+    """Makes the requests of one session."""
+
+    def __init__(self, journal: Journal, around: Surroundings, briefing: Briefing) -> None:
+        self._journal = journal
+        self._around = around
+        self._briefing = briefing
+        self._proof = Proof(journal)
+
+    async def make(self, attempt: int) -> Ending:
+        """Make attempt `attempt`. When a guard forbids it, the turn is closed instead."""
+        journal = self._journal
+        veto = await self._briefing.prepare()
+        if veto:
+            await close_turn(journal, TurnEnd(reason="blocked", message=veto))
+            return (), ()
+        state = journal.state
+        assert state.header is not None, "there is one by the first attempt"
+        head = state.header.head
+        registered, _ = self._around.registry.adapter_of(f"{head.adapter}:{head.model}")
+        with registered.plugin.running():
+            return await self._attempt(attempt, registered.item, head)
+
+    async def _attempt(self, attempt: int, adapter: Adapter, head: Head) -> Ending:
+        """Prove the request, log it, send it."""
+        journal = self._journal
+        encoded = await self._proof.encoded(adapter, head)
+        if await self._is_vetoed(attempt, encoded):
+            return (), ()
+        sent = RequestSent(
+            attempt=attempt,
+            header_seq=journal.state.header_seq,
+            messages=len(encoded.messages),
+            sha256=encoded.digest,
+        )
+        await journal.append(sent, barrier=True)
+        journal.store.check_alive(in_place=False)  # another session's fault may have stopped it since
+        journal.on_boundary("request", journal.session, journal.seq)
+        request = Request(head=head, messages=Prefix(encoded.messages), fragments=Prefix(encoded.fragments))
+        recorder = DeltaRecorder(journal, attempt, self._around.limits.delta_flush_ms)
+        answer = await call_model(journal, adapter, request, recorder, self._around.limits)
+        ending: list[Event]
+        if isinstance(answer, ProviderError):
+            if self._around.hooks.any_at("on_request_error"):
+                await recorder.flush()  # asking may take a while, and be cut off
+            ending = await self._failure(attempt, head, answer)
+        else:
+            ending = [answer]
+        deltas, times_us = recorder.drain()
+        return (*deltas, *ending), times_us
+
+    async def _is_vetoed(self, attempt: int, encoded: EncodedRequest) -> bool:
+        """Whether a guard keeps the request from being sent; then the turn is closed."""
+        journal, hooks = self._journal, self._around.hooks
+        if not hooks.any_at("before_request"):
+            return False
+        view = RequestView(
+            session=journal.session,
+            turn=journal.state.turn,
+            step=journal.state.steps,
+            attempt=attempt,
+            head=encoded.head,
+            messages=Prefix(encoded.messages),
+        )
+        opinion = await hooks.before_request(view)
+        await journal.append(*opinion.faults)
+        if opinion.veto:
+            await close_turn(journal, TurnEnd(reason="blocked", message=opinion.veto))
+        return bool(opinion.veto)
+
+    async def _failure(self, attempt: int, head: Head, error: ProviderError) -> list[Event]:
+        """That the attempt failed, and what is done about it: what a hook says, else what the limits say."""
+        hooks, limits = self._around.hooks, self._around.limits
+        failed = RequestFailed(attempt=attempt, failure=error.kind, message=error.message, retryable=error.retryable)
+        retry = retry_after(failed, error.retry_after_s, limits)
+        left = max(0, limits.attempts_per_step - attempt)
+        if not hooks.any_at("on_request_error"):
+            return [failed, retry] if retry else [failed]
+        state = self._journal.state
+        view = FailedRequest(
+            session=self._journal.session,
+            turn=state.turn,
+            step=state.steps,
+            attempt=attempt,
+            model=f"{head.adapter}:{head.model}",
+            failure=error.kind,
+            message=error.message,
+            retryable=error.retryable,
+            retry_after_s=error.retry_after_s,
+            attempts_left=left,
+        )
+        advice = await hooks.on_request_error(view)
+        if advice.answer is not None and left:
+            model = advice.answer.model if isinstance(advice.answer, Switch) else ""
+            retry = RequestRetry(attempt=attempt + 1, delay_ms=round(advice.answer.after_s * 1000), model=model)
+        return [*advice.faults, failed, *([retry] if retry else [])]
