@@ -141,6 +141,7 @@ class _Hunt:
             self.report.refusals[type(cause).__name__] += 1
             if not isinstance(cause, StoreError) and not (lied and isinstance(cause, InvariantViolation)):
                 self._add(start, plan, [refused(error)])
+        self._add(start, plan, oracles.fail_stop(world.ledger[len(start.facts) :]))
         files = self.bench.photograph()
         if lied and self._is_damaged(files):
             return
