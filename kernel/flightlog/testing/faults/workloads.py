@@ -288,7 +288,9 @@ def last_words(orders: Mapping[str, Order], messages: Sequence[Message]) -> str:
 def finished(orders: Mapping[str, Order], messages: Sequence[Message]) -> bool:
     """Whether the model has had the last word on all that was asked."""
     last = messages[-1] if messages else None
-    return isinstance(last, AssistantMessage) and last.text == last_words(orders, messages)
+    if not isinstance(last, AssistantMessage) or last.interrupted:
+        return False
+    return last.text == last_words(orders, messages)
 
 
 def _one(name: str, *orders: Order) -> Script:
