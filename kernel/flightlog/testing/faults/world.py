@@ -86,36 +86,32 @@ class World:
     _barrier: bool = field(default=False, init=False)
     _ended: list[tuple[float, Ended]] = field(factory=list, init=False)
 
-    def note(self, fact: Fact) -> None:
-        """Add a fact, and before it what has become one by the time that has passed."""
-        while self._ended and self._ended[0][0] < trio.current_time():
-            self.ledger.append(self._ended.pop(0)[1])
-        self.ledger.append(fact)
-
     def boundary(self, name: str, session: str, seq: int) -> None:
         """The kernel's `on_boundary`."""
+        while self._ended and self._ended[0][0] < trio.current_time():
+            self.ledger.append(self._ended.pop(0)[1])
         if name == "committed":
-            self.note(Committed(session, seq, self._barrier))
+            self.ledger.append(Committed(session, seq, self._barrier))
         elif name in ("request", "tool"):
-            self.note(Reached(session, seq, name))
+            self.ledger.append(Reached(session, seq, name))
         elif name == "tool-done":
             self._ended.append((trio.current_time(), Ended(session, seq)))
 
     def held(self, token: HeadToken) -> None:
         """Note that somebody relies on the log up to `token`."""
-        self.note(Held(token))
+        self.ledger.append(Held(token))
 
     def accepted(self, accepted: Accepted) -> None:
         """Note that a message was acknowledged."""
-        self.note(Held(accepted.token, accepted.message_id))
+        self.ledger.append(Held(accepted.token, accepted.message_id))
 
     def posted(self, letter_id: str) -> None:
         """Note that a letter was acknowledged."""
-        self.note(Posted(letter_id))
+        self.ledger.append(Posted(letter_id))
 
     def done(self, context: ToolContext, tool: str, effect: Effect, arguments: object) -> None:
         """Note that a body takes effect: call it where the effect happens."""
-        self.note(Done(context.invocation_id, tool, effect, json.dumps(arguments)))
+        self.ledger.append(Done(context.invocation_id, tool, effect, json.dumps(arguments)))
 
     async def followup(self, session: Session, text: str, *, key: str | None = None) -> Accepted:
         """`session.followup`, and note the acknowledgement."""
