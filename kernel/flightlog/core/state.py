@@ -25,7 +25,7 @@ from flightlog_hookspecs.tools import Outcome
 
 NO_USAGE: Final = Usage()
 NO_QUESTIONS: Final[GrowingSet[int]] = GrowingSet()
-NO_LETTERS: Final[GrowingSet[str]] = GrowingSet()
+NO_IDS: Final[GrowingSet[str]] = GrowingSet()
 NO_CONTEXT: Final[Mapping[str, str]] = MappingProxyType({})
 AttemptPhase = Literal["none", "open", "failed", "answered"]
 
@@ -85,9 +85,9 @@ class State:
     """A session at one point of its log.
 
     `steps` counts the steps of the current turn; `claimed` holds messages taken from the inbox
-    whose `user/message` has not been seen yet (empty between appends); `questions` the rows of all
-    approvals ever asked, `letters` the ids of all letters ever taken; `context` what
-    messages last said of each prompt section ("": that it no longer applies); `lock` numbers the
+    whose `user/message` has not been seen yet (empty between appends); `questions` the rows of all approvals
+    ever asked, `letters` the ids of all letters ever taken, `accepted` those of all messages ever accepted;
+    `context` what messages last said of each prompt section ("": that it no longer applies); `lock` numbers the
     session's lock that its owner holds; `repair` is the id of the last repair.
     """
 
@@ -105,7 +105,8 @@ class State:
     step: Step | None = None
     last_step: Step | None = None
     questions: GrowingSet[int] = NO_QUESTIONS
-    letters: GrowingSet[str] = NO_LETTERS
+    letters: GrowingSet[str] = NO_IDS
+    accepted: GrowingSet[str] = NO_IDS
     header: RequestHeader | None = None
     header_seq: int = 0
     context: Mapping[str, str] = NO_CONTEXT
