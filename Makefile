@@ -14,7 +14,7 @@ export HYPOTHESIS_PROFILE
 SEED := $(SEED)
 SEED_OPTION = $(if $(filter quick,$(HYPOTHESIS_PROFILE)),,--hypothesis-seed=$(SEED))
 
-.PHONY: help setup check format lint types contracts test demo bench docs clean
+.PHONY: help setup check format lint types contracts test mutants demo bench docs clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ contracts: $(STAMP)
 test: $(STAMP)  ## the tests; TESTS=tests/store HYPOTHESIS_PROFILE=pr SEED=1 WORKERS=4 narrow or widen them
 	@echo "profile $(HYPOTHESIS_PROFILE), $(if $(SEED_OPTION),seed $(SEED): repeat with SEED=$(SEED),seeds fixed by the tests themselves)"
 	$(BIN)/pytest -n $(WORKERS) $(SEED_OPTION) $(TESTS)
+
+mutants: $(STAMP)  ## plant each known bug, see it die in its layer, and write docs/planted-bugs.md; ALL=--all tries all layers
+	PYTHONPATH=kernel:hookspecs:builtin_plugins $(BIN)/python tests/faults/matrix.py $(ALL)
 
 demo: $(STAMP)  ## kill an agent in mid-stream, resume it, prove that nothing was lost or done twice
 	$(BIN)/flightlog demo

@@ -15,8 +15,17 @@ from flightlog.testing.faults import SCRIPTS, Broken, oracles
 from flightlog.testing.faults.determinism import deterministic
 from flightlog.testing.faults.disk import Disk
 from flightlog.testing.faults.life import Life, bench, watched_life
-from flightlog.testing.faults.world import Done
-from flightlog_hookspecs.events import AssistantMessage, Record, RequestSent, SessionOpened, ToolResult, UserMessage
+from flightlog.testing.faults.world import Committed, Done, Ended, Failed, Reached
+from flightlog_hookspecs.events import (
+    AssistantDelta,
+    AssistantMessage,
+    Record,
+    RequestFailed,
+    RequestSent,
+    SessionOpened,
+    ToolResult,
+    UserMessage,
+)
 
 DONE = Done("id.1.1.0", "write", "write", '{"task": "a"}')
 
@@ -69,6 +78,32 @@ def test_p4_two_outcomes_of_a_call_are_found(life: Life) -> None:
     result = next(record for record in all_of_it if isinstance(record.event, ToolResult))
     assert not promises(oracles.one_outcome(all_of_it))
     assert promises(oracles.one_outcome([*all_of_it, result])) == {"P4"}
+
+
+def test_p4_words_that_were_streamed_and_are_not_in_the_answer_are_found(life: Life) -> None:
+    all_of_it = records(life)
+    assert not promises(oracles.streamed(all_of_it))
+    last_delta = max(i for i, record in enumerate(all_of_it) if isinstance(record.event, AssistantDelta))
+    assert promises(oracles.streamed(all_of_it[:last_delta] + all_of_it[last_delta + 1 :])) == {"P4"}
+    answer = next(i for i, record in enumerate(all_of_it) if isinstance(record.event, AssistantMessage))
+    failed = RequestFailed(attempt=1, failure="interrupted", message="", retryable=True)
+    dropped = evolve(all_of_it[answer], event=failed)
+    assert promises(oracles.streamed([*all_of_it[:answer], dropped])) == {"P4"}
+
+
+def test_p2_a_result_that_is_not_there_when_its_body_ended_before_is_found() -> None:
+    places = oracles.Places({}, {}, {}, {("s", 7): 9})
+    claimed = oracles.claims([DONE, Ended("s", 7)], evolve(places, calls={DONE.invocation_id: 8}), power=True)
+    assert not promises(oracles.durable(8, 0, claimed, 1))
+    assert promises(oracles.durable(8, 0, claimed, 2)) == {"P2"}
+    assert not promises(oracles.durable(9, 0, claimed, 2))
+
+
+def test_p9_whatever_is_written_or_reached_after_a_failure_is_found() -> None:
+    written, reached = Committed("s", 1, barrier=True), Reached("s", 1, "tool")
+    assert not promises(oracles.fail_stop([written, reached, Failed(), DONE, Failed()]))
+    for late in (written, reached):
+        assert promises(oracles.fail_stop([Failed(), DONE, late])) == {"P9"}
 
 
 def test_p5_what_happens_twice_is_found_by_its_id_and_by_what_it_is_about() -> None:

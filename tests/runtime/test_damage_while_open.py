@@ -57,3 +57,15 @@ async def test_a_damaged_message_is_found_before_it_is_sent(tmp_path: Path) -> N
         with pytest.raises(LogCorrupt):
             await session.run()
     assert model.requests == []
+
+
+async def test_a_message_sent_again_is_never_accepted_twice_when_the_index_has_lost_the_first(tmp_path: Path) -> None:
+    async with opened(tmp_path / "a.db", FakeModel([])) as kernel, kernel.session("s", model="fake:m") as session:
+        first = await session.followup("once", key="k")
+        await session.followup("other")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kernel._store, "read", lambda name, *arguments: [])
+            with pytest.raises(LogCorrupt, match="index-whole"):
+                await session.followup("once", key="k")
+        assert session.pending == 2
+        assert (await session.followup("once", key="k")).message_id == first.message_id

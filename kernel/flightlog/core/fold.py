@@ -88,9 +88,10 @@ def _splice(state: State, event: InboxSplice, seq: int, epoch: int) -> State:
         added = (pending,)
     after = before[: event.start] + added + before[event.start + event.removed :]
     claimed = state.claimed + gone if event.cause == "claimed" else state.claimed
+    accepted = state.accepted.with_item(event.message_id) if event.cause == "accepted" else state.accepted
     if event.slot == "next_turn":
-        return changed(state, next_turn=after, claimed=claimed)
-    return changed(state, next_step=after, claimed=claimed)
+        return changed(state, next_turn=after, claimed=claimed, accepted=accepted)
+    return changed(state, next_step=after, claimed=claimed, accepted=accepted)
 
 
 def _turn_start(state: State, event: TurnStart, seq: int, epoch: int) -> State:

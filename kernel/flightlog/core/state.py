@@ -29,7 +29,7 @@ from flightlog_hookspecs.tools import Outcome
 
 NO_USAGE: Final = Usage()
 NO_QUESTIONS: Final[GrowingSet[int]] = GrowingSet()
-NO_LETTERS: Final[GrowingSet[str]] = GrowingSet()
+NO_IDS: Final[GrowingSet[str]] = GrowingSet()
 NO_DECISIONS: Final[Mapping[str, Decision]] = MappingProxyType({})
 NO_CONTEXT: Final[Mapping[str, str]] = MappingProxyType({})
 AttemptPhase = Literal["none", "open", "failed", "answered"]
@@ -106,13 +106,12 @@ class State:
     """A session at one point of its log.
 
     `steps` counts the steps of the current turn; `claimed` holds messages taken from the inbox
-    whose `user/message` has not been seen yet (empty between appends); `questions` the rows of all
-    approvals ever asked, `letters` the ids of all letters ever taken; `cancelling` says that one of them
-    cancels the open turn; `context` what
-    messages last said of each prompt section ("": that it no longer applies); `lock` numbers the
-    session's lock that its owner holds; `plugins` are those registered; `remembered` holds what a
-    person decided about a tool, to be remembered; `doubts` the calls whose outcome nobody knows, each with
-    the row of its result; `repair` is the id of the last repair.
+    whose `user/message` has not been seen yet (empty between appends); `questions` the rows of all approvals
+    ever asked, `letters` the ids of all letters ever taken, `accepted` those of all messages ever accepted;
+    `cancelling` says that a letter cancels the open turn; `context` what messages last said of each prompt
+    section ("": that it no longer applies); `lock` numbers the session's lock that its owner holds; `plugins`
+    are those registered; `remembered` holds what a person decided about a tool, to be remembered; `doubts` the
+    calls whose outcome nobody knows, each with the row of its result; `repair` is the id of the last repair.
     """
 
     uid: str = ""
@@ -129,7 +128,8 @@ class State:
     step: Step | None = None
     last_step: Step | None = None
     questions: GrowingSet[int] = NO_QUESTIONS
-    letters: GrowingSet[str] = NO_LETTERS
+    letters: GrowingSet[str] = NO_IDS
+    accepted: GrowingSet[str] = NO_IDS
     cancelling: bool = False
     plugins: tuple[PluginVersion, ...] = ()
     remembered: Mapping[str, Decision] = NO_DECISIONS

@@ -14,7 +14,7 @@ from flightlog.runtime.journal import HeadToken, Journal
 from flightlog.store.codec import EventRow
 from flightlog.store.replay import lone_record
 from flightlog_hookspecs.content import Block, TextBlock, text_blocks
-from flightlog_hookspecs.errors import UsageError
+from flightlog_hookspecs.errors import LogCorrupt, UsageError
 from flightlog_hookspecs.events import Event, InboxSplice, SpliceCause
 
 KEY_MAX_CHARS: Final = 200
@@ -77,8 +77,18 @@ class Inbox:
         await self._journal.append(withdrawn, barrier=True)
 
     def first_splice(self, message_id: str) -> InboxSplice | None:
-        """The splice that first accepted `message_id`, None when none ever did."""
-        return self._splice("first_splice", message_id)
+        """The splice that first accepted `message_id`, None when none ever did.
+
+        Whether one did is known from reading the whole log: an index with a page that came back as zeros
+        would say that there is none. Raises `LogCorrupt` when it does not lead to the row.
+        """
+        journal = self._journal
+        if message_id not in journal.state.accepted:
+            return None
+        splice = self._splice("first_splice", message_id)
+        if splice is None:
+            raise LogCorrupt(journal.session, None, "index-whole", f"the index does not lead to message {message_id!r}")
+        return splice
 
     def _not_waiting(self, message_id: object) -> UsageError:
         last = self._splice("last_splice", message_id) if isinstance(message_id, str) else None

@@ -26,8 +26,8 @@ from flightlog.testing.faults.disk import Disk, Files
 from flightlog.testing.faults.judge import Judge, leaf, places_in, refused
 from flightlog.testing.faults.life import Bench, bench, live, look, new_log, read_log, watched_life
 from flightlog.testing.faults.oracles import Broken
-from flightlog.testing.faults.power_loss import CHECKPOINT_PAGES, Enough
-from flightlog.testing.faults.recorder import FAULTS, Plan, Recorder, checkpoints_every, recording
+from flightlog.testing.faults.power_loss import Enough, checkpoints
+from flightlog.testing.faults.recorder import FAULTS, Plan, Recorder, recording
 from flightlog.testing.faults.report import Report
 from flightlog.testing.faults.workloads import Workload
 from flightlog.testing.faults.world import Fact, World
@@ -52,7 +52,7 @@ def run_io_errors(
     hunt ends at the first violation. `only` repeats one case, as a violation's reproducer names it:
     the operation it was killed at (None: it was not) and the plan.
     """
-    with bench() as place, deterministic(), checkpoints_every(CHECKPOINT_PAGES):
+    with bench() as place, deterministic(), checkpoints(seed):
         hunt = _Hunt(place, workload, seed, first_only)
         with suppress(Enough):
             trio.run(hunt.run, points, only, clock=trio.testing.MockClock(autojump_threshold=0))
@@ -141,6 +141,7 @@ class _Hunt:
             self.report.refusals[type(cause).__name__] += 1
             if not isinstance(cause, StoreError) and not (lied and isinstance(cause, InvariantViolation)):
                 self._add(start, plan, [refused(error)])
+        self._add(start, plan, oracles.fail_stop(world.ledger[len(start.facts) :]))
         files = self.bench.photograph()
         if lied and self._is_damaged(files):
             return

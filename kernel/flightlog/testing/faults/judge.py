@@ -17,7 +17,7 @@ from flightlog.testing.faults.oracles import Broken, Essence, Places
 from flightlog.testing.faults.workloads import Workload
 from flightlog.testing.faults.world import Fact, World
 from flightlog_hookspecs.errors import FlightlogError
-from flightlog_hookspecs.events import InboxSplice, RequestSent, ToolCall
+from flightlog_hookspecs.events import InboxSplice, RequestSent, ToolCall, ToolResult
 
 
 @frozen
@@ -85,6 +85,7 @@ class Judge:
             if name in counts:
                 broken += oracles.recovery(records, counts[name])
             broken += oracles.one_outcome(records)
+            broken += oracles.streamed(records)
             broken += oracles.conversation(log.messages[name], self.essences[name])
             if self.workload.steady:
                 broken += oracles.requests(records, self.requests[name])
@@ -117,13 +118,16 @@ def places_in(found: Found, log: Log) -> Places:
     events = {(names[row[1]], row[2]): row[0] for row in found.rows}
     calls: dict[str, int] = {}
     messages: dict[str, int] = {}
+    results: dict[tuple[str, int], int] = {}
     for record in log.all_records():
         row = events[record.session, record.seq]
         if isinstance(record.event, ToolCall):
             calls[record.event.invocation_id] = row
         elif isinstance(record.event, InboxSplice):
             messages.setdefault(record.event.message_id, row)
-    return Places(events, calls, messages)
+        elif isinstance(record.event, ToolResult) and record.event.call_seq is not None:
+            results[record.session, record.event.call_seq] = row
+    return Places(events, calls, messages, results)
 
 
 def leaf(error: BaseException) -> BaseException:

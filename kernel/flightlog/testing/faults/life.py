@@ -160,7 +160,7 @@ def read_log(path: str, workload: Workload, *, verify: bool = True) -> Log:
     with open_log(path, discover=False, plugins=workload.plugins(World())) as log:
         for name in log.names():
             reader = log.session(name)
-            records[name] = list(reader.records())
+            records[name] = list(reader.records(deltas=True))
             messages[name] = reader.messages()
             if verify:
                 reader.verify()

@@ -10,6 +10,7 @@
 | P6 | whatever took effect has its call in the log |
 | P7 | in the end the conversation is that of a run that was never broken |
 | P8 | where nothing was cut off, so is each request, byte for byte |
+| P9 | once the file could not be written, nothing is committed or reached until it is opened again |
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import dropwhile
 from typing import Any, Final, Literal
 
 from attrs import frozen
 
 from flightlog.testing.faults.workloads import GO_ON
-from flightlog.testing.faults.world import Committed, Done, Fact, Held, Posted, Reached
+from flightlog.testing.faults.world import Committed, Done, Ended, Fact, Failed, Held, Posted, Reached
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.events import (
     ApprovalDecided,
+    AssistantDelta,
     AssistantMessage,
     Message,
     Record,
@@ -43,7 +46,7 @@ from flightlog_hookspecs.events import (
 )
 from flightlog_hookspecs.tools import REPEATABLE
 
-Promise = Literal["P1", "P2", "P3", "P4", "P5", "P6", "P7", "P8"]
+Promise = Literal["P1", "P2", "P3", "P4", "P5", "P6", "P7", "P8", "P9"]
 Row = tuple[Any, ...]
 """A row of the table `events`, its columns in order: id, session key, seq, kind, ..., digest."""
 
@@ -84,12 +87,14 @@ class Claims:
 class Places:
     """Where in the table things stand, as row ids.
 
-    An event by session and seq, a call's `tool/call` by invocation id, a message's first splice by message id.
+    An event by session and seq, a call's `tool/call` by invocation id, a message's first splice by message id,
+    a call's `tool/result` by session and the seq of its `tool/call`.
     """
 
     events: Mapping[tuple[str, int], int]
     calls: Mapping[str, int]
     messages: Mapping[str, int]
+    results: Mapping[tuple[str, int], int]
 
     def of(self, fact: Fact, *, power: bool) -> int:
         """The row that `fact` claims, 0 for none. When `power` is lost, ordinary commits claim nothing."""
@@ -103,7 +108,9 @@ class Places:
                 return self.events.get((fact.session, fact.seq), _NOWHERE)
             case Done():
                 return self.calls.get(fact.invocation_id, _NOWHERE)
-            case Posted():
+            case Ended():
+                return self.results.get((fact.session, fact.call_seq), _NOWHERE)
+            case Posted() | Failed():
                 return 0
 
 
@@ -137,6 +144,31 @@ def tokens(facts: Sequence[Fact], digests: Mapping[tuple[str, int], str]) -> Ite
     for fact in facts:
         if isinstance(fact, Held) and digests.get((fact.token.session, fact.token.seq)) != fact.token.digest:
             yield Broken("P2", f"row {fact.token.seq} of {fact.token.session!r} is not the acknowledged one")
+
+
+def fail_stop(facts: Sequence[Fact]) -> Iterator[Broken]:
+    """P9: in one life, whose `facts` these are, a failed write is the end of all writing and reaching out."""
+    for after in dropwhile(lambda fact: not isinstance(fact, Failed), facts):
+        if isinstance(after, (Committed, Reached)):
+            yield Broken("P9", f"the file had failed, and there came {after}")
+            return
+
+
+def streamed(records: Sequence[Record]) -> Iterator[Broken]:
+    """P4: what was streamed is what the answer says, be it whole or cut off. `records` have the texts of deltas."""
+    arrived = ""
+    for record in records:
+        match record.event:
+            case RequestSent():
+                arrived = ""
+            case AssistantDelta(type="text") as delta:
+                arrived += "".join(piece.text for piece in delta.pieces)
+            case AssistantMessage() as message if message.text != arrived:
+                yield Broken("P4", f"streamed was {arrived!r:.80}, and row {record.seq} says {message.text!r:.80}")
+            case RequestFailed(failure="interrupted") if arrived.strip():
+                yield Broken("P4", f"row {record.seq} drops what was streamed: {arrived!r:.80}")
+            case _:
+                pass
 
 
 def recovery(records: Sequence[Record], known: int) -> Iterator[Broken]:

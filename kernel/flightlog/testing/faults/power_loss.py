@@ -8,7 +8,7 @@ that cleans up on its way out would run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import groupby, product
 from random import Random
 from typing import Final
@@ -28,10 +28,9 @@ from flightlog.testing.faults.report import Report
 from flightlog.testing.faults.workloads import Workload
 from flightlog.testing.faults.world import surviving
 
-CHECKPOINT_PAGES: Final = 12
-"""Small enough for a checkpoint in the middle of a short run."""
-_CRASHES_A_RECOVERY: Final = 4
-"""So many second crashes are tried in each recovery that is recorded."""
+_CHECKPOINT_PAGES: Final = range(12, 31, 6)
+_CRASHES_A_RECOVERY: Final = 8
+"""So many second crashes are tried in each recovery that is recorded: early ones mostly, for later it is a run."""
 
 
 @frozen(order=True)
@@ -67,12 +66,17 @@ def run_power_loss(
     of `after`. `only` repeats one case, as a violation's reproducer names it.
     `seed` also decides the order of ready tasks.
     """
-    with bench() as place, deterministic(), checkpoints_every(CHECKPOINT_PAGES):
+    with bench() as place, deterministic(), checkpoints(seed):
         hunt = _Hunt(place, workload, seed, from_nothing, memo, first_only)
         clock = trio.testing.MockClock(autojump_threshold=0)
         with suppress(Enough):
             trio.run(hunt.run, points, nested, depth, after, only, clock=clock)
     return hunt.report
+
+
+def checkpoints(seed: int) -> AbstractContextManager[None]:
+    """Checkpoints in the middle of a short run, at other places for other seeds: each one hides what is not synced."""
+    return checkpoints_every(_CHECKPOINT_PAGES[seed % len(_CHECKPOINT_PAGES)])
 
 
 class Enough(BaseException):
@@ -111,12 +115,13 @@ class _Hunt:
 
     async def _crash_again(self, life: Life, trail: Trail, random: Random, depth: int) -> None:
         """Crash somewhere, and at some places of the recovery from that."""
-        crash = Crash(random.randint(0, len(life.ops)), random.choice(MODES))
+        crash = Crash(random.randint(0, len(life.ops)), random.choice(("all", *MODES)))
         recovered = await self._recovery(life, trail, crash)
         if recovered is None:
             return
-        inside = [Crash(at, mode) for at, mode in product(range(len(recovered.ops) + 1), MODES)]
-        await self._crash(recovered, (*trail, crash), _drawn(random, inside, _CRASHES_A_RECOVERY))
+        ops = len(recovered.ops) + 1
+        early = {Crash(int(ops * random.random() ** 4), random.choice(MODES)) for _ in range(_CRASHES_A_RECOVERY)}
+        await self._crash(recovered, (*trail, crash), early)
         if len(trail) + 2 < depth:
             await self._crash_again(recovered, (*trail, crash), random, depth)
 

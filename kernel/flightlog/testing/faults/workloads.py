@@ -88,7 +88,10 @@ TOOLS: Final[dict[str, tuple[Effect, Mode]]] = {
     "send": ("external", "exclusive"),
     "dump": ("read", "parallel"),
     "ask": ("external", "exclusive"),
+    "build": ("write", "parallel"),
 }
+_BUILD_S: Final = 1.0
+"""So long a "build" goes on after it took effect: longer than a cancel waits for it."""
 _DUMP_CHARS: Final = 90_000
 _LIMITS: Final = Limits(delta_flush_ms=10, cancel_grace_s=0.5)
 _PAUSE_S: Final = 0.03
@@ -123,7 +126,12 @@ class Script:
         """The tools, the model and, where a person is to be asked, a guard."""
         used = {name for order in self.orders.values() for step in order.steps for name, _ in step}
         tools = [
-            world.tool(name, *TOOLS[name], output=_long if name == "dump" else str)
+            world.tool(
+                name,
+                *TOOLS[name],
+                output=_long if name == "dump" else str,
+                seconds=_BUILD_S if name == "build" else 0,
+            )
             for name in sorted(used & TOOLS.keys())
         ]
         guards = [Hook(point="before_tool", name="careful", body=_careful)] if "ask" in used else []
@@ -280,7 +288,9 @@ def last_words(orders: Mapping[str, Order], messages: Sequence[Message]) -> str:
 def finished(orders: Mapping[str, Order], messages: Sequence[Message]) -> bool:
     """Whether the model has had the last word on all that was asked."""
     last = messages[-1] if messages else None
-    return isinstance(last, AssistantMessage) and last.text == last_words(orders, messages)
+    if not isinstance(last, AssistantMessage) or last.interrupted:
+        return False
+    return last.text == last_words(orders, messages)
 
 
 def _one(name: str, *orders: Order) -> Script:
@@ -302,6 +312,7 @@ SCRIPTS: Final = (
     ),
     _one("mailbox", Order("hello"), Order("a letter", ((("write", "a"),),), way="letter")),
     _one("approved", Order("may I", ((("ask", "a"), ("look", "b"), ("ask", "c")),))),
+    _one("siblings", Order("both", ((("build", "a"), ("write", "b"), ("look", "c")),))),
     _one("large", Order("dump it", ((("dump", "a"), ("write", "b")),)), Order("x" * 70_000)),
     Script(
         "interleaved",

@@ -13,8 +13,9 @@ from attrs import define, field, frozen
 from flightlog.runtime.inbox import Accepted
 from flightlog.runtime.journal import HeadToken
 from flightlog.runtime.session import Session
-from flightlog.store.connection import ApswDatabase
+from flightlog.store.connection import ApswDatabase, Busy
 from flightlog_hookspecs import Tool, ToolContext
+from flightlog_hookspecs.errors import StoreError
 from flightlog_hookspecs.tools import Effect, Mode
 
 
@@ -61,7 +62,20 @@ class Done:
     arguments: str
 
 
-Fact = Committed | Held | Reached | Posted | Done
+@frozen
+class Ended:
+    """The body that was started at row `call_seq` has ended, and time has passed since, whoever else still runs."""
+
+    session: str
+    call_seq: int
+
+
+@frozen
+class Failed:
+    """The file could not be written."""
+
+
+Fact = Committed | Held | Reached | Posted | Done | Ended | Failed
 
 
 @define
@@ -70,13 +84,18 @@ class World:
 
     ledger: list[Fact] = field(factory=list)
     _barrier: bool = field(default=False, init=False)
+    _ended: list[tuple[float, Ended]] = field(factory=list, init=False)
 
     def boundary(self, name: str, session: str, seq: int) -> None:
         """The kernel's `on_boundary`."""
+        while self._ended and self._ended[0][0] < trio.current_time():
+            self.ledger.append(self._ended.pop(0)[1])
         if name == "committed":
             self.ledger.append(Committed(session, seq, self._barrier))
         elif name in ("request", "tool"):
             self.ledger.append(Reached(session, seq, name))
+        elif name == "tool-done":
+            self._ended.append((trio.current_time(), Ended(session, seq)))
 
     def held(self, token: HeadToken) -> None:
         """Note that somebody relies on the log up to `token`."""
@@ -100,13 +119,21 @@ class World:
         self.accepted(accepted)
         return accepted
 
-    def tool(self, name: str, effect: Effect, mode: Mode = "parallel", *, output: Callable[[str], str] = str) -> Tool:
-        """A tool that takes effect here, between two pauses. Its one argument is `task`."""
+    def tool(
+        self,
+        name: str,
+        effect: Effect,
+        mode: Mode = "parallel",
+        *,
+        output: Callable[[str], str] = str,
+        seconds: float = 0,
+    ) -> Tool:
+        """A tool that takes effect here, then ends after so many seconds. Its one argument is `task`."""
 
         async def body(context: ToolContext, task: str) -> str:
             await trio.lowlevel.checkpoint()
             self.done(context, name, effect, {"task": task})
-            await trio.lowlevel.checkpoint()
+            await trio.sleep(seconds)
             return output(f"{name} {task}: done")
 
         schema: dict[str, Any] = {
@@ -118,18 +145,35 @@ class World:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """See which commits are barriers, as the store asks for them, whatever becomes of it."""
-        begin = ApswDatabase.begin
+        """See which commits are barriers, as the store asks for them, and which of them fail."""
+        begin, commit = ApswDatabase.begin, ApswDatabase.commit
 
-        def watched(database: ApswDatabase, *, barrier: bool) -> None:
+        def watched_begin(database: ApswDatabase, *, barrier: bool) -> None:
             self._barrier = barrier
-            begin(database, barrier=barrier)
+            with self._failing():
+                begin(database, barrier=barrier)
 
-        ApswDatabase.begin = watched  # type: ignore[method-assign, assignment]
+        def watched_commit(database: ApswDatabase) -> None:
+            with self._failing():
+                commit(database)
+
+        ApswDatabase.begin, ApswDatabase.commit = watched_begin, watched_commit  # type: ignore[method-assign, assignment]
         try:
             yield
         finally:
-            ApswDatabase.begin = begin  # type: ignore[method-assign]
+            ApswDatabase.begin, ApswDatabase.commit = begin, commit  # type: ignore[method-assign]
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except Busy:
+            self._ended.clear()  # who waits for the file owes nothing meanwhile
+            raise
+        except StoreError:
+            self._ended.clear()
+            self.ledger.append(Failed())
+            raise
 
 
 def surviving(ledger: Sequence[Fact], *, power_lost: bool) -> list[Fact]:

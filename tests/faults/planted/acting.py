@@ -1,0 +1,127 @@
+"""Bugs in what reaches the world: tools, their results, cancels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import trio
+from attrs import evolve
+
+from flightlog.core import repair
+from flightlog.core.state import Call
+from flightlog.runtime import driver
+from flightlog.runtime.journal import Journal
+from flightlog.runtime.tool_output import Rendered, failed
+from flightlog.runtime.tool_runner import Runnable, ToolRunner
+from flightlog_hookspecs import Tool
+from flightlog_hookspecs.errors import StoreError
+from flightlog_hookspecs.events import ToolCall, ToolResult
+from planted import replaced
+
+
+@contextmanager
+def tool_before_its_intent() -> Iterator[None]:
+    """A body runs, and only then its `tool/call` is written."""
+    start, invoke = ToolRunner._start, ToolRunner._invoke
+
+    async def eager(runner: ToolRunner, nursery: trio.Nursery, runnable: list[Runnable], wanted: Sequence[int]) -> None:
+        early = runner.__dict__.setdefault("early", {})
+        for index in wanted:
+            intent = runner._intent(runnable[index])
+            early[intent.invocation_id] = await invoke(runner, runnable[index], intent, trio.CancelScope())
+        await start(runner, nursery, runnable, wanted)
+
+    async def remembered(runner: ToolRunner, item: Runnable, intent: ToolCall, scope: trio.CancelScope) -> object:
+        return runner.__dict__["early"][intent.invocation_id]
+
+    with replaced(ToolRunner, "_start", eager), replaced(ToolRunner, "_invoke", remembered):
+        yield
+
+
+@contextmanager
+def repeated_after_a_crash() -> Iterator[None]:
+    """Recovery takes every call for one that may be made again, and the model makes it again."""
+
+    def careless(call: Call) -> tuple[str, str]:
+        return "aborted", repair.ABORTED
+
+    with replaced(repair, "in_doubt", careless):
+        yield
+
+
+@contextmanager
+def invocation_ids_of_a_process() -> Iterator[None]:
+    """Calls are numbered by a counter that begins anew in every process."""
+    intent = ToolRunner._intent
+
+    def counted(runner: ToolRunner, item: Runnable) -> ToolCall:
+        numbers = runner._journal.store.__dict__.setdefault("numbers", count(1))
+        return evolve(intent(runner, item), invocation_id=f"call {next(numbers)}")
+
+    with replaced(ToolRunner, "_intent", counted):
+        yield
+
+
+@contextmanager
+def tool_repeated_when_its_result_could_not_be_saved() -> Iterator[None]:
+    """A storage fault behind a body is met by trying all of it again."""
+    run_body = ToolRunner._run_body
+
+    async def retrying(runner: ToolRunner, *arguments: Any) -> None:
+        try:
+            await run_body(runner, *arguments)
+        except StoreError:
+            runner._journal.store._stopped = None
+            await run_body(runner, *arguments)
+
+    with replaced(ToolRunner, "_run_body", retrying):
+        yield
+
+
+@contextmanager
+def result_held_behind_a_slow_sibling() -> Iterator[None]:
+    """Results are written together, once all bodies that run have ended."""
+    append = Journal.append
+
+    async def patient(journal: Journal, *events: Any, **options: Any) -> Any:
+        if len(events) != 1 or not isinstance(events[0], ToolResult) or events[0].call_seq is None:
+            return await append(journal, *events, **options)
+        held, all_ended = journal.__dict__.setdefault("held", ([], trio.Event()))
+        held.append(events[0])
+        assert journal.state.step is not None
+        if len(held) < sum(call.started is not None for call in journal.state.step.unanswered):
+            await all_ended.wait()
+            return ()
+        del journal.__dict__["held"]
+        await append(journal, *held, barrier=True)
+        all_ended.set()
+        return ()
+
+    with replaced(Journal, "append", patient):
+        yield
+
+
+@contextmanager
+def cancelled_write_told_to_be_safe() -> Iterator[None]:
+    """A body that a cancel cut off is reported as safe to repeat, whatever it does."""
+
+    def careless(runner: ToolRunner, tool: Tool) -> Rendered:
+        return failed(repair.ABORTED, "aborted")
+
+    with replaced(ToolRunner, "_cut_off", careless):
+        yield
+
+
+@contextmanager
+def cancelled_turn_left_open() -> Iterator[None]:
+    """A cancel ends the loop, and nobody closes the turn."""
+    end_for = driver._end_for
+
+    def careless(errors: list[BaseException], cause: str) -> Any:
+        return None if all(isinstance(error, trio.Cancelled) for error in errors) else end_for(errors, cause)
+
+    with replaced(driver, "_end_for", careless):
+        yield
