@@ -23,6 +23,8 @@ from typing import Any, Final, Literal
 
 from attrs import frozen
 
+from flightlog.core.fold import fold
+from flightlog.core.state import EMPTY
 from flightlog.testing.faults.workloads import GO_ON
 from flightlog.testing.faults.world import Committed, Done, Ended, Fact, Failed, Held, Posted, Reached
 from flightlog_hookspecs.content import ToolCallBlock
@@ -41,7 +43,6 @@ from flightlog_hookspecs.events import (
     ToolCall,
     ToolResult,
     TurnEnd,
-    TurnStart,
     UserMessage,
 )
 from flightlog_hookspecs.tools import REPEATABLE
@@ -172,10 +173,14 @@ def streamed(records: Sequence[Record]) -> Iterator[Broken]:
 
 
 def recovery(records: Sequence[Record], known: int) -> Iterator[Broken]:
-    """P4: behind the first `known` records stand the new owner's mark and what closes the open turn, no more."""
-    is_open = sum(isinstance(record.event, TurnStart) for record in records[:known]) - sum(
-        isinstance(record.event, TurnEnd) for record in records[:known]
-    )
+    """P4: behind the first `known` records stand the new owner's mark and what closes the open turn, no more.
+
+    A turn that waits for people, and for nothing else, is not closed.
+    """
+    state = EMPTY
+    for record in records[:known]:
+        state = fold(state, record.event, record.seq, record.epoch)
+    is_open = state.turn_open and not state.suspended
     added = [record.event for record in records[known:] if not isinstance(record.event, SessionCreated)]
     if not added or not isinstance(added[0], SessionOpened):
         yield Broken("P4", f"recovery begins with {added[0].kind if added else 'nothing'}")
