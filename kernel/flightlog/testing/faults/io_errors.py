@@ -152,7 +152,7 @@ class _Hunt:
         """Whether the log is refused by name."""
         try:
             self.bench.lay_out(files)
-            read_log(self.bench.path, self.workload)
+            read_log(self.bench.path, self.judge.registry)
         except (LogCorrupt, HeadMismatch) as error:
             self.report.refusals[f"{type(error).__name__} later"] += 1
             return True
@@ -163,7 +163,7 @@ class _Hunt:
         try:
             found = look(self.bench.path)
             self.bench.lay_out(files)
-            log = read_log(self.bench.path, self.workload, verify=False)
+            log = read_log(self.bench.path, self.judge.registry, verify=False)
         except BaseException as error:
             return [refused(error)]
         claimed = oracles.claims(facts, places_in(found, log), power=False)
