@@ -8,7 +8,7 @@ that cleans up on its way out would run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from itertools import groupby, product
 from math import isqrt
 from random import Random
@@ -21,15 +21,15 @@ from attrs import define, field, frozen
 from flightlog.testing.faults import oracles
 from flightlog.testing.faults.determinism import deterministic
 from flightlog.testing.faults.disk import CERTAIN, MODES, Disk, Files, Mode, digest_of
+from flightlog.testing.faults.golden import Golden
 from flightlog.testing.faults.judge import Ending, Judge, places_in, refused
 from flightlog.testing.faults.life import Bench, Found, Life, bench, look, new_log, watched_life
 from flightlog.testing.faults.oracles import Broken, Claims
-from flightlog.testing.faults.recorder import checkpoints_every
+from flightlog.testing.faults.recorder import checkpoints
 from flightlog.testing.faults.report import Report
 from flightlog.testing.faults.workloads import Workload
 from flightlog.testing.faults.world import Fact, surviving
 
-_CHECKPOINT_PAGES: Final = range(12, 31, 6)
 _CRASHES_A_RECOVERY: Final = 8
 """At least so many second crashes are tried in each recovery that is recorded: early ones mostly, later it is a run."""
 
@@ -82,11 +82,6 @@ def run_power_loss(
         with suppress(Enough):
             trio.run(hunt.run, points, draws, nested, depth, after, only, clock=clock)
     return hunt.report
-
-
-def checkpoints(seed: int) -> AbstractContextManager[None]:
-    """Checkpoints in the middle of a short run, at other places for other seeds: each one hides what is not synced."""
-    return checkpoints_every(_CHECKPOINT_PAGES[seed % len(_CHECKPOINT_PAGES)])
 
 
 class Enough(BaseException):
@@ -185,17 +180,23 @@ class _Hunt:
                     await self._judge(life, checks, files, digest, known, (*trail, crash))
 
     async def _judge(self, life: Life, checks: _Checks, files: Files, digest: bytes, known: int, trail: Trail) -> None:
-        opened = self._opened(files, digest)
+        opened, killed = self._opened(files, digest), trail[-1].mode == "all"
         if isinstance(opened, Broken):
-            self._add(trail, [opened])
-            return
-        broken = list(checks.of_image(opened, known, killed=trail[-1].mode == "all"))
+            broken: Sequence[Broken] = [opened]
+        else:
+            broken = list(checks.of_image(opened, known, killed=killed))
+            if not broken:
+                ending = await self.judge.ending(files, opened, len(trail))
+                self.report.drives = self.judge.drives
+                broken = checks.of_ending(ending, life.facts[:known])
         if broken:
-            self._add(trail, broken)
-            return
-        ending = await self.judge.ending(files, opened, len(trail))
-        self.report.drives = self.judge.drives
-        self._add(trail, checks.of_ending(ending, life.facts[:known]))
+            claims = checks.claims(killed=killed)
+            least = claims.rows[known], claims.letters[known]
+            facts = life.facts[:known]
+            golden = Golden.of(
+                self.workload.name, self.seed, len(trail), files, facts, written=checks.rows, least=least
+            )
+            self._add(trail, broken, golden)
 
     def _opened(self, files: Files, digest: bytes) -> Found | Broken:
         """What a kernel finds in `files`. Files that are the same to the byte are opened once."""
@@ -214,13 +215,14 @@ class _Hunt:
     def _random(self, trail: Trail, crash: Crash) -> Random:
         return Random(f"{self.seed} {trail} {crash!r}{f' {crash.draw}' if crash.draw else ''}")
 
-    def _add(self, trail: Trail, broken: Iterable[Broken]) -> None:
+    def _add(self, trail: Trail, broken: Iterable[Broken], golden: Golden | None = None) -> None:
         fresh = ", from_nothing=True" if self.from_nothing else ""
-        line = f"run_power_loss(named({self.workload.name!r}), seed={self.seed}{fresh}, only=({_said(trail)},))"
+        which = f"only=({_said(trail)},)" if trail else "points=0"
+        line = f"run_power_loss(named({self.workload.name!r}), seed={self.seed}{fresh}, {which})"
         for one in broken:
             if one.promise == "P3":
                 self.report.refusals[one.how.split(":")[0]] += 1
-            self.report.add(one, line)
+            self.report.add(one, line, golden)
             if self.first_only:
                 raise Enough
 
@@ -249,7 +251,10 @@ class _Checks:
 
     def of_image(self, found: Found, known: int, *, killed: bool) -> Iterator[Broken]:
         yield from oracles.prefix(found.rows, self.rows)
-        yield from oracles.durable(len(found.rows), found.letters, self.kill if killed else self.power, known)
+        yield from oracles.durable(len(found.rows), found.letters, self.claims(killed=killed), known)
+
+    def claims(self, *, killed: bool) -> Claims:
+        return self.kill if killed else self.power
 
     def of_ending(self, ending: Ending, facts: Sequence[Fact]) -> Sequence[Broken]:
         """What is wrong with a crash that came to this `ending`, when so many `facts` were known."""
