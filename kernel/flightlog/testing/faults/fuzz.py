@@ -146,7 +146,7 @@ def _noted(state: str | None) -> dict[Chunk, Report]:
 
 
 def page(total: Report, done: Sequence[Chunk], command: str) -> str:
-    """The table of a hunt in Markdown: what it came to, of what, and how to repeat it."""
+    """The table of a hunt in Markdown: what it came to, of what, and the `command` that repeats it."""
     seeds = sorted({chunk.seed for chunk in done})
     scripts = Counter("random" if chunk.workload.startswith("random") else chunk.workload for chunk in done)
     return "\n".join(
@@ -157,8 +157,8 @@ def page(total: Report, done: Sequence[Chunk], command: str) -> str:
             "",
             f"    {command}",
             "",
-            f"which tried {len(done)} chunks, seeds {seeds[0]} to {seeds[-1]}: "
-            + ", ".join(f"{name} {times}" for name, times in scripts.items())
+            f"Seeds {', '.join(map(str, seeds))}. Workloads: "
+            + ", ".join(f"{name} ({times})" if times > 1 else name for name, times in scripts.items())
             + ".",
             "",
             total.table(),
