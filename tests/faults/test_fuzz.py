@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import mutants
@@ -155,6 +156,7 @@ def test_a_workload_that_is_none_is_refused_before_anything_runs() -> None:
 
 def test_the_fixture_fails_a_test_whose_plugins_break_a_promise(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
+        conftest="from flightlog.pytest_plugin import crash_everywhere",  # as the entry point of the package does
         a_shop_of_mine=SHOP,
         test_shop="""
             from a_shop_of_mine import careless, shop
@@ -166,7 +168,7 @@ def test_the_fixture_fails_a_test_whose_plugins_break_a_promise(pytester: pytest
                 crash_everywhere(careless, points=20, faults=0)
         """,
     )
-    result = pytester.runpytest_subprocess("-p", "flightlog.pytest_plugin", "-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*P5: charge*took effect 2 times", "*run_power_loss(named('careless')*"])
 
@@ -175,3 +177,8 @@ def test_the_plugin_imports_no_laboratory_until_it_is_used() -> None:
     asked = "import sys, flightlog.pytest_plugin; print(*{'trio', 'apsw', 'flightlog.testing'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_the_package_offers_the_plugin_to_pytest() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {"flightlog_faults": "flightlog.pytest_plugin"}
