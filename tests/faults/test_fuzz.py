@@ -8,10 +8,10 @@ import sys
 import tomllib
 from pathlib import Path
 
-import mutants
 import pytest
 from attrs import evolve
 from click.testing import CliRunner
+from planted import acting, saving
 
 from flightlog.cli.fuzz import fuzz
 from flightlog.testing.faults import Report, run_power_loss
@@ -66,7 +66,7 @@ def test_there_is_a_golden_file_of_every_mode() -> None:
 
 
 def test_a_kept_file_breaks_its_promise_with_the_bug_and_keeps_it_without(tmp_path: Path) -> None:
-    with mutants.repeated_after_a_crash():
+    with acting.repeated_after_a_crash():
         (found,) = run_power_loss(named("tools"), seed=1, points=200, first_only=True).violations
         assert found.golden
         path = keep(found.golden, found.promise, str(tmp_path))
@@ -115,7 +115,7 @@ def test_a_hunt_ends_when_there_were_enough_points() -> None:
 
 
 def test_a_report_survives_being_noted() -> None:
-    with mutants.normal_everywhere():
+    with saving.normal_everywhere():
         report = run_power_loss(named("words"), seed=1, points=40, first_only=True)
     assert report.violations
     again = Report.from_json(json.loads(json.dumps(report.as_json())))
