@@ -14,7 +14,7 @@ export HYPOTHESIS_PROFILE
 SEED := $(SEED)
 SEED_OPTION = $(if $(filter quick,$(HYPOTHESIS_PROFILE)),,--hypothesis-seed=$(SEED))
 
-.PHONY: help setup check format lint types contracts test mutants demo bench docs clean
+.PHONY: help setup check format lint types contracts test mutants demo fuzz bench docs clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -49,6 +49,10 @@ mutants: $(STAMP)  ## plant each known bug, see it die in its layer, and write d
 
 demo: $(STAMP)  ## kill an agent in mid-stream, resume it, prove that nothing was lost or done twice
 	$(BIN)/flightlog demo
+
+fuzz: $(STAMP)  ## hours in the fault laboratory; SECONDS=600 SEED=1 WORKERS=4 change how long, which rounds, on how many cores
+	@echo "seed $(SEED): repeat with SEED=$(SEED)"
+	$(BIN)/flightlog fuzz --profile deep --seed $(SEED) $(if $(SECONDS),--seconds $(SECONDS)) --jobs $(WORKERS) --save fuzz-failures
 
 bench: $(STAMP)  ## the benchmarks
 	@if test -f benchmarks/run.py; then $(BIN)/python benchmarks/run.py; else echo "no benchmarks to run"; fi

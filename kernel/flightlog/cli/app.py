@@ -14,6 +14,7 @@ from flightlog.cli.demo import demo
 from flightlog.cli.exchange import export_command, import_command
 from flightlog.cli.exits import FAILED, FINE, exit_code_of, leaf, sentence
 from flightlog.cli.fork import fork
+from flightlog.cli.fuzz import fuzz
 from flightlog.cli.letters import approve, cancel, send
 from flightlog.cli.output import PipeClosed, complain, silence_stdout
 from flightlog.cli.plugins import plugins
@@ -56,6 +57,7 @@ COMMANDS = (
     repair,
     purge,
     plugins,
+    fuzz,
     demo,
 )
 for command in COMMANDS:

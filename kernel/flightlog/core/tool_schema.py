@@ -66,9 +66,6 @@ class BadArguments(UsageError):
 
 def prepare(tool: Tool, plugin: str, plugin_version: str) -> PreparedTool:
     """Check `tool` and complete it. Raises `UsageError` naming what is wrong with it."""
-    from jsonschema import Draft202012Validator
-    from referencing import Registry
-
     _check_fields(tool)
     wants_context, parameters = _signature(tool)
     schema: Any
@@ -90,15 +87,15 @@ def prepare(tool: Tool, plugin: str, plugin_version: str) -> PreparedTool:
         raise UsageError(f"tool {tool.name!r}: its parameters are not a JSON Schema 2020-12: {reason}")
     if not isinstance(schema, dict) or schema.get("type") != "object":
         raise UsageError(f"tool {tool.name!r}: its parameters must be a schema of type 'object'")
-    _check_references(tool, schema)
+    if lost := _lost_reference(text):
+        raise UsageError(f"tool {tool.name!r}: its parameters refer to {lost}, which is not in them")
     return PreparedTool(
         tool=tool,
         spec=ToolSpec(name=tool.name, description=description, parameters=text),
         plugin=plugin,
         plugin_version=plugin_version,
         wants_context=wants_context,
-        # An empty registry: nothing is ever fetched to judge arguments.
-        validator=Draft202012Validator(schema, registry=Registry()),
+        validator=_validator(text),
         convert=convert,
     )
 
@@ -116,6 +113,37 @@ def _fault(schema: str) -> str:
         Draft202012Validator.check_schema(canonical.loads(schema))
     except SchemaError as error:
         return str(error.message)
+    return ""
+
+
+@lru_cache(maxsize=256)
+def _validator(schema: str) -> Draft202012Validator:
+    """What judges arguments by `schema`. Remembered, as above; it has no state."""
+    from jsonschema import Draft202012Validator
+    from referencing import Registry
+
+    # An empty registry: nothing is ever fetched to judge arguments.
+    return Draft202012Validator(canonical.loads(schema), registry=Registry())
+
+
+@lru_cache(maxsize=256)
+def _lost_reference(schema: str) -> str:
+    """A `$ref` in `schema` that leads nowhere, "" when all lead somewhere: it would only show when a call is judged."""
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
+    root = DRAFT202012.create_resource(canonical.loads(schema))
+    resolver = Registry().with_resource("", root).resolver()
+    waiting = [root]
+    while waiting:
+        resource = waiting.pop()
+        waiting += resource.subresources()
+        if isinstance(resource.contents, dict) and (reference := resource.contents.get("$ref")):
+            try:
+                resolver.lookup(reference)
+            except Unresolvable:
+                return repr(reference)
     return ""
 
 
@@ -143,27 +171,6 @@ def _check_fields(tool: Tool) -> None:
             raise UsageError(
                 f"tool {tool.name!r}: isolation='process' needs a sync function importable by name, not {module}.{name}"
             )
-
-
-def _check_references(tool: Tool, schema: dict[str, Any]) -> None:
-    """Raise `UsageError` for a `$ref` that leads nowhere: it would only show when a call is judged."""
-    from referencing import Registry
-    from referencing.exceptions import Unresolvable
-    from referencing.jsonschema import DRAFT202012
-
-    root = DRAFT202012.create_resource(schema)
-    resolver = Registry().with_resource("", root).resolver()
-    waiting = [root]
-    while waiting:
-        resource = waiting.pop()
-        waiting += resource.subresources()
-        if isinstance(resource.contents, dict) and (reference := resource.contents.get("$ref")):
-            try:
-                resolver.lookup(reference)
-            except Unresolvable:
-                raise UsageError(
-                    f"tool {tool.name!r}: its parameters refer to {reference!r}, which is not in them"
-                ) from None
 
 
 def _signature(tool: Tool) -> tuple[bool, list[inspect.Parameter]]:

@@ -156,6 +156,10 @@ class SessionReader:
         against its twin, and every request's hash where its adapter is at hand. Raises `LogCorrupt`
         or `SchemaTooNew` at the first fault.
         """
+        return sum(1 for _ in self.verifying())
+
+    def verifying(self) -> Iterator[Record]:
+        """The records in order, and what `verify` raises, at the end at the latest."""
         replay = self._start()
         prover = Prover(self._registry)
         for record in replaying(self._store, replay, self._key.key, deltas=True):
@@ -167,9 +171,9 @@ class SessionReader:
                 raise LogCorrupt(
                     self.session, record.seq, "request-derivable", "the log holds another number of messages"
                 )
+            yield record
         if self.messages() != [message for _, message in replay.history.since(0)]:
             raise LogCorrupt(self.session, None, "view-twin", "the messages view differs from the log")
-        return replay.seq
 
     def _start(self) -> Replay:
         return Replay(session=self.session, uid=self._key.uid)

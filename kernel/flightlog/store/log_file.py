@@ -11,6 +11,7 @@ import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from typing import Final
 
 import apsw
@@ -217,7 +218,8 @@ def _check_kind(path: str, allow_network: bool) -> None:
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
         raise StoreError(f"{path}: its folder does not exist. Create {folder} first.")
-    if not allow_network and (kind := _file_system(folder)) in _NETWORK_FILE_SYSTEMS:
+    status = os.stat(folder)
+    if not allow_network and (kind := _file_system(status.st_dev, status.st_ino)) in _NETWORK_FILE_SYSTEMS:
         raise StoreError(f"{path}: stands on {kind}, where SQLite's locks do not hold. Use a local disk.")
 
 
@@ -231,8 +233,12 @@ def _was_replaced(path: str, locks: FileLocks) -> bool:
     return Watched(path).first[0] != locks.identity()
 
 
-def _file_system(folder: str) -> str:
-    device = os.stat(folder).st_dev
+@lru_cache(maxsize=64)
+def _file_system(device: int, folder: int) -> str:
+    """The kind of file system that the folder with this inode stands on.
+
+    Remembered, for the kernel lists all mounts to tell; by folder, since a device number may be given again.
+    """
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:
         with open("/proc/self/mountinfo", encoding="utf-8") as mounts:

@@ -10,6 +10,7 @@ keeps it. A sector that is overwritten changes in the bytes written only (SQLite
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
 from itertools import pairwise
 from random import Random
 from typing import Final, Literal
@@ -23,6 +24,8 @@ Mode = Literal["lost", "all", "prefix", "file", "subset"]
 """What of the unsynced is on the disk: nothing; all (a SIGKILL: the system lives on); as much as was written
 until some moment, the last sector torn; all of one file; any choice of sectors, some torn, one garbage."""
 MODES: Final[tuple[Mode, ...]] = ("lost", "all", "prefix", "file", "subset")
+CERTAIN: Final[frozenset[Mode]] = frozenset({"lost", "all"})
+"""Those that leave nothing to chance."""
 _SHARES: Final = (0.1, 0.5, 0.9)
 """How much of the unsynced a subset keeps."""
 _GARBAGE_SHARE: Final = 0.3
@@ -30,6 +33,11 @@ _TORN_SHARE: Final = 0.05
 
 Files = dict[str, bytes]
 """Contents by name: "db", "wal", "journal", "head"."""
+
+
+def digest_of(files: Files) -> bytes:
+    """The same for the same names and contents, and for no others."""
+    return sha256(b"".join(name.encode() + sha256(files[name]).digest() for name in sorted(files))).digest()
 
 
 @frozen

@@ -23,11 +23,12 @@ from attrs import define, field, frozen
 from flightlog.testing.faults import oracles
 from flightlog.testing.faults.determinism import deterministic
 from flightlog.testing.faults.disk import Disk, Files
+from flightlog.testing.faults.golden import Golden
 from flightlog.testing.faults.judge import Judge, leaf, places_in, refused
 from flightlog.testing.faults.life import Bench, bench, live, look, new_log, read_log, watched_life
 from flightlog.testing.faults.oracles import Broken
-from flightlog.testing.faults.power_loss import Enough, checkpoints
-from flightlog.testing.faults.recorder import FAULTS, Plan, Recorder, recording
+from flightlog.testing.faults.power_loss import Enough
+from flightlog.testing.faults.recorder import FAULTS, Plan, Recorder, checkpoints, recording
 from flightlog.testing.faults.report import Report
 from flightlog.testing.faults.workloads import Workload
 from flightlog.testing.faults.world import Fact, World
@@ -145,14 +146,16 @@ class _Hunt:
         files = self.bench.photograph()
         if lied and self._is_damaged(files):
             return
-        broken = await self._judged(files, world.ledger, 1 + (start.killed_at is not None))
-        self._add(start, plan, (one for one in broken if not lied or one.promise != "P3"))
+        number = 1 + (start.killed_at is not None)
+        broken = await self._judged(files, world.ledger, number)
+        golden = Golden.of(self.workload.name, self.seed, number, files, world.ledger)
+        self._add(start, plan, (one for one in broken if not lied or one.promise != "P3"), golden)
 
     def _is_damaged(self, files: Files) -> bool:
         """Whether the log is refused by name."""
         try:
             self.bench.lay_out(files)
-            read_log(self.bench.path, self.workload)
+            read_log(self.bench.path, self.judge.registry)
         except (LogCorrupt, HeadMismatch) as error:
             self.report.refusals[f"{type(error).__name__} later"] += 1
             return True
@@ -163,7 +166,7 @@ class _Hunt:
         try:
             found = look(self.bench.path)
             self.bench.lay_out(files)
-            log = read_log(self.bench.path, self.workload, verify=False)
+            log = read_log(self.bench.path, self.judge.registry, verify=False)
         except BaseException as error:
             return [refused(error)]
         claimed = oracles.claims(facts, places_in(found, log), power=False)
@@ -175,9 +178,9 @@ class _Hunt:
         self.report.drives = self.judge.drives
         return ending.with_earlier(facts)
 
-    def _add(self, start: _Start, plan: Plan, broken: Iterable[Broken]) -> None:
+    def _add(self, start: _Start, plan: Plan, broken: Iterable[Broken], golden: Golden | None = None) -> None:
         line = f"run_io_errors(named({self.workload.name!r}), seed={self.seed}, only=({start.killed_at}, {plan}))"
         for one in broken:
-            self.report.add(one, line)
+            self.report.add(one, line, golden)
             if self.first_only:
                 raise Enough

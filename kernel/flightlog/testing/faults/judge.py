@@ -7,32 +7,34 @@ from collections.abc import Mapping, Sequence
 import trio
 from attrs import define, field, frozen
 
-from flightlog.api import open_kernel
 from flightlog.runtime.error_groups import leaves
+from flightlog.runtime.plugins import Registry
 from flightlog.testing.faults import oracles
-from flightlog.testing.faults.determinism import clock_of, reseed
 from flightlog.testing.faults.disk import Files
-from flightlog.testing.faults.life import Bench, Found, Log, live, look, read_log
+from flightlog.testing.faults.life import Bench, Found, Log, Row, live, read_log, recovered, registry_of
 from flightlog.testing.faults.oracles import Broken, Essence, Places
 from flightlog.testing.faults.workloads import Workload
 from flightlog.testing.faults.world import Fact, World
 from flightlog_hookspecs.errors import FlightlogError
-from flightlog_hookspecs.events import InboxSplice, RequestSent, ToolCall, ToolResult
+from flightlog_hookspecs.events import InboxSplice, Record, RequestSent, ToolCall, ToolResult
 
 
-@frozen
+@frozen(eq=False)
 class Ending:
-    """What a recovered life came to: what it added to the facts, what is wrong with it, its log (None: it failed)."""
+    """What a recovered life came to: what it added to the facts, what is wrong with it, its calls and their results.
+
+    There are no `calls` (None) when it failed.
+    """
 
     facts: Sequence[Fact]
     broken: Sequence[Broken]
-    log: Log | None
+    calls: Sequence[Record] | None
 
     def with_earlier(self, facts: Sequence[Fact]) -> list[Broken]:
         """All that is wrong, given what was known when this life began."""
         everything = [*facts, *self.facts]
         broken = [*self.broken, *oracles.effects(everything)]
-        return broken + (list(oracles.intents(everything, self.log.all_records())) if self.log else [])
+        return broken + (list(oracles.intents(everything, self.calls)) if self.calls is not None else [])
 
 
 @define
@@ -49,6 +51,7 @@ class Judge:
     memo: bool
     essences: Mapping[str, Essence]
     requests: Mapping[str, frozenset[str]]
+    registry: Registry
     drives: int = field(default=0, init=False)
     _endings: dict[object, Ending] = field(factory=dict, init=False)
 
@@ -60,11 +63,11 @@ class Judge:
             name: frozenset(r.event.sha256 for r in records if isinstance(r.event, RequestSent))
             for name, records in unbroken.records.items()
         }
-        return cls(bench, workload, seed, memo, essences, requests)
+        return cls(bench, workload, seed, memo, essences, requests, registry_of(workload))
 
     async def ending(self, files: Files, found: Found, number: int) -> Ending:
         """What life `number` comes to that begins with `files`, which open with what was `found`."""
-        state = (number, found.letters, *(row[-1] for row in found.rows)) if self.memo else object()
+        state = (number, found.state) if self.memo else object()
         if state not in self._endings:
             self.drives += 1
             self._endings[state] = await self._drive(files, found, number)
@@ -78,7 +81,7 @@ class Judge:
             broken = await self._recover_twice(files, found, number)
             self.bench.lay_out(files)
             await live(self.bench.path, self.workload, world, seed=self.seed, number=number)
-            log = read_log(self.bench.path, self.workload)
+            log = read_log(self.bench.path, self.registry)
         except BaseException as error:
             return Ending(world.ledger, [refused(error)], None)
         for name, records in log.records.items():
@@ -91,25 +94,17 @@ class Judge:
                 broken += oracles.requests(records, self.requests[name])
         if lost := self.essences.keys() - log.records.keys():
             broken.append(Broken("P7", f"there is no session {sorted(lost)}"))
-        return Ending(world.ledger, broken, log)
+        calls = [record for record in log.all_records() if isinstance(record.event, (ToolCall, ToolResult))]
+        return Ending(world.ledger, broken, calls)
 
     async def _recover_twice(self, files: Files, found: Found, number: int) -> list[Broken]:
         once, photograph = await self._recovered(files, found, number)
         twice, _ = await self._recovered(photograph, found, number + 1)
-        return list(oracles.recovered_again(once.rows, twice.rows))
+        return list(oracles.recovered_again(once, twice))
 
-    async def _recovered(self, files: Files, found: Found, number: int) -> tuple[Found, Files]:
-        """What stands in the log, and the files, once all its sessions were opened and the process was killed."""
+    async def _recovered(self, files: Files, found: Found, number: int) -> tuple[list[Row], Files]:
         self.bench.lay_out(files)
-        reseed(self.seed)
-        plugins = self.workload.plugins(World())
-        async with open_kernel(self.bench.path, discover=False, plugins=plugins, clock=clock_of(number)) as kernel:
-            for name in found.keys:
-                async with kernel.session(name, model=self.workload.model, approver=True):
-                    photograph = self.bench.photograph()
-            photograph = self.bench.photograph() if not found.keys else photograph
-        self.bench.lay_out(photograph)
-        return look(self.bench.path), photograph
+        return await recovered(self.bench, self.workload, self.registry, found.keys, seed=self.seed, number=number)
 
 
 def places_in(found: Found, log: Log) -> Places:

@@ -6,14 +6,17 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any, Final
 
 import trio
 from attrs import define, frozen
 
-from flightlog.api import open_kernel, open_log
+from flightlog.api import Kernel, open_kernel
+from flightlog.runtime.clock import no_boundary
+from flightlog.runtime.plugins import Registry, load_plugins
+from flightlog.runtime.reader import LogReader
 from flightlog.store.store import Store
 from flightlog.testing.faults.determinism import clock_of, reseed
 from flightlog.testing.faults.disk import Disk, Files, Op
@@ -49,8 +52,11 @@ class Bench:
             if os.path.exists(self.path + name):
                 os.unlink(self.path + name)
         for file, content in files.items():
-            with open(self.path + _SUFFIXES[file], "wb") as out:
-                out.write(content)
+            # Not emptied first: that would give its memory back, only to take as much again.
+            fd = os.open(self.path + _SUFFIXES[file], os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.pwrite(fd, content, 0)
+            os.ftruncate(fd, len(content))
+            os.close(fd)
 
     def photograph(self) -> Files:
         """The files as they are."""
@@ -80,6 +86,12 @@ class Found:
     letters: int
     keys: dict[str, int]
 
+    @property
+    def state(self) -> tuple[object, ...]:
+        """What a kernel goes by: the letters are only added to, and each row's digest covers all before it."""
+        last = {row[1]: row[-1] for row in self.rows}
+        return (len(self.rows), self.letters, *sorted(last.items()))
+
     def counts(self) -> dict[str, int]:
         """How many rows each session has."""
         by_key = Counter(row[1] for row in self.rows)
@@ -91,12 +103,14 @@ def look(path: str) -> Found:
     store = Store.open(path)
     try:
         keys = {name: store.read("session_key", name)[0][0] for (name,) in store.read("session_names")}
-        return Found(
-            [(row[-1], *row[:-1]) for row in store.read("events_by_id", 0, _ALL)], store.read("last_letter")[0][0], keys
-        )
+        return Found(_rows(store), store.read("last_letter")[0][0], keys)
     finally:
         store.stop("looked at only")  # so that closing does not mark it as closed
         store.close()
+
+
+def _rows(store: Store) -> list[Row]:
+    return [(row[-1], *row[:-1]) for row in store.read("events_by_id", 0, _ALL)]
 
 
 @frozen(kw_only=True)
@@ -154,16 +168,38 @@ async def live(path: str, workload: Workload, world: World, *, seed: int, number
         raise Hung
 
 
-def read_log(path: str, workload: Workload, *, verify: bool = True) -> Log:
+def registry_of(workload: Workload) -> Registry:
+    """The workload's plugins, for lives in which no tool runs and nothing is said."""
+    return load_plugins(discover=False, plugins=workload.plugins(World()))
+
+
+async def recovered(
+    bench: Bench, workload: Workload, registry: Registry, names: Iterable[str], *, seed: int, number: int
+) -> tuple[list[Row], Files]:
+    """Open these sessions, which recovers them, and die; returns the rows, and the files left behind."""
+    reseed(seed)
+    store = Store.open(bench.path)
+    kernel = Kernel(store, registry, "", clock_of(number), no_boundary)
+    try:
+        async with AsyncExitStack() as sessions:
+            for name in names:
+                await sessions.enter_async_context(kernel.session(name, model=workload.model, approver=True))
+            rows, files = _rows(store), bench.photograph()
+            store.stop("killed")
+    finally:
+        await kernel.close()
+        store.close()
+    return rows, files
+
+
+def read_log(path: str, registry: Registry, *, verify: bool = True) -> Log:
     """All of a log at rest; every check that a reader knows is made."""
     records, messages = {}, {}
-    with open_log(path, discover=False, plugins=workload.plugins(World())) as log:
+    with LogReader(Store.open_to_read(path), registry) as log:
         for name in log.names():
             reader = log.session(name)
-            records[name] = list(reader.records(deltas=True))
+            records[name] = list(reader.verifying() if verify else reader.records(deltas=True))
             messages[name] = reader.messages()
-            if verify:
-                reader.verify()
     return Log(records=records, messages=messages)
 
 
@@ -182,5 +218,5 @@ async def watched_life(
         ops=recorder.ops,
         facts=world.ledger,
         found=look(bench.path),
-        log=read_log(bench.path, workload),
+        log=read_log(bench.path, registry_of(workload)),
     )

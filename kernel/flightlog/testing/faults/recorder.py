@@ -11,7 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from typing import Any, Final, Literal
 
@@ -26,6 +26,7 @@ from flightlog.testing.faults.disk import Kind, Op
 _NAMES: Final = {"": "db", "-wal": "wal", "-journal": "journal", "-head": "head"}
 _OWN_CALLS: Final = (log_file, witness, locks, new_file)
 _DEFAULT_VFS: Final = "unix"
+_CHECKPOINT_PAGES: Final = range(12, 31, 6)
 
 Fault = Literal["io", "full", "nomem", "short", "busy"]
 FAULTS: Final[tuple[Fault, ...]] = ("io", "full", "nomem", "short", "busy")
@@ -269,3 +270,8 @@ def checkpoints_every(pages: int) -> Iterator[None]:
         yield
     finally:
         texts["connection_settings"] = before
+
+
+def checkpoints(seed: int) -> AbstractContextManager[None]:
+    """Checkpoints in the middle of a short run, at other places for other seeds: each one hides what is not synced."""
+    return checkpoints_every(_CHECKPOINT_PAGES[seed % len(_CHECKPOINT_PAGES)])

@@ -11,8 +11,9 @@ import json
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from importlib import import_module
 from random import Random
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import trio
 from attrs import define, field, frozen
@@ -24,6 +25,7 @@ from flightlog.testing import Bundle, Cue, FakeModel, calls, words
 from flightlog.testing.faults.world import World
 from flightlog_hookspecs import Ask, BlockEvent, Hook, ProposedCall, Request, Verdict
 from flightlog_hookspecs.content import ToolCallBlock
+from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import AssistantMessage, Message, ToolResult, UserMessage
 from flightlog_hookspecs.tools import Effect, Mode
 
@@ -354,7 +356,22 @@ def random_script(seed: int) -> Script:
     return Script(f"random_script({seed})", sessions)
 
 
-def named(name: str) -> Script:
-    """The script that a reproducer names."""
-    number = re.fullmatch(r"random_script\((\d+)\)", name)
-    return random_script(int(number[1])) if number else next(script for script in SCRIPTS if script.name == name)
+def named(name: str) -> Workload:
+    """The workload that a reproducer names: a script here, or "module:name" for one of your own.
+
+    Raises `UsageError` when there is none.
+    """
+    if number := re.fullmatch(r"random_script\((\d+)\)", name):
+        return random_script(int(number[1]))
+    if known := [script for script in SCRIPTS if script.name == name]:
+        return known[0]
+    module, colon, own = name.partition(":")
+    try:
+        found: Any = getattr(import_module(module), own) if colon else None
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"there is no workload {name!r}: {error}") from error
+    if not all(hasattr(found, member) for member in ("name", "model", "steady", "plugins", "run")):
+        scripts = ", ".join(script.name for script in SCRIPTS)
+        raise UsageError(f"{name!r} is no workload; give MODULE:NAME of one, or one of {scripts}, random_script(N)")
+    workload: Workload = found
+    return workload
