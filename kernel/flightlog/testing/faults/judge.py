@@ -8,7 +8,7 @@ import trio
 from attrs import define, field, frozen
 
 from flightlog.runtime.error_groups import leaves
-from flightlog.runtime.plugins import Registry
+from flightlog.runtime.registry import Registry
 from flightlog.testing.faults import oracles
 from flightlog.testing.faults.disk import Files
 from flightlog.testing.faults.life import Bench, Found, Log, Row, live, read_log, recovered, registry_of

@@ -15,8 +15,9 @@ from attrs import define, frozen
 
 from flightlog.api import Kernel, open_kernel
 from flightlog.runtime.clock import no_boundary
-from flightlog.runtime.plugins import Registry, load_plugins
+from flightlog.runtime.plugins import load_plugins
 from flightlog.runtime.reader import LogReader
+from flightlog.runtime.registry import Registry
 from flightlog.store.store import Store
 from flightlog.testing.faults.determinism import clock_of, reseed
 from flightlog.testing.faults.disk import Disk, Files, Op
