@@ -133,6 +133,7 @@ def test_run_json_prints_the_same_events_as_show_json(shell: Shell) -> None:
                 "message": "",
             }
         ],
+        "questions": [],
         "pending": 0,
     }
 

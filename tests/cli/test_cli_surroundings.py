@@ -68,6 +68,8 @@ def test_every_command_says_what_it_does_and_every_option_what_it_is_for(shell: 
         "verify",
         "fork",
         "purge",
+        "plugins",
+        "fuzz",
         "repair",
         "export",
         "import",
