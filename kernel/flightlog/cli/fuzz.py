@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Crash the kernel everywhere, and see that its promises are kept.")
-@click.option("--profile", type=click.Choice(["quick", "pr", "deep"]), default="quick", show_default=True)
+@click.option(
+    "--profile",
+    type=click.Choice(["quick", "pr", "deep"]),
+    default="quick",
+    show_default=True,
+    help="How hard to look: for about a minute, ten minutes, or until it is stopped.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Where the rounds begin.")
 @click.option("--rounds", type=click.IntRange(min=1), help="End after so many: the same work whenever it is repeated.")
 @click.option("--points", type=click.IntRange(min=1), help="End after so many crashes and faults.")
