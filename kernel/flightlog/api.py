@@ -16,7 +16,7 @@ from flightlog.runtime.approvals import Approvals
 from flightlog.runtime.arriving import fork_session, import_session
 from flightlog.runtime.clock import Boundary, Clock, no_boundary
 from flightlog.runtime.driver import Driver
-from flightlog.runtime.error_groups import beside
+from flightlog.runtime.error_groups import beside, single_error
 from flightlog.runtime.feed import Feeds
 from flightlog.runtime.group_commit import GroupCommit
 from flightlog.runtime.hooks import Hooks
@@ -86,6 +86,7 @@ class Kernel:
         `HeadMismatch`.
         """
         _check_name(name)
+        self._store.check_process()
         _check_types(system=(system, str), title=(title, str), limits=(limits, Limits), expect=(expect, HeadToken))
         if model is not None or self._store.key_of(name) is None:
             self.registry.adapter_of(DEFAULT_MODEL if model is None else model)
@@ -165,10 +166,11 @@ class Kernel:
 
         `open_kernel` runs it.
         """
-        async with trio.open_nursery() as nursery:
-            self._background = nursery
-            self._serving.set()
-            await self._postman.run()
+        with single_error():
+            async with trio.open_nursery() as nursery:
+                self._background = nursery
+                self._serving.set()
+                await self._postman.run()
 
     def read(self, name: str) -> SessionReader:
         """Read session `name` without owning or changing it. Raises `UsageError` when there is none."""

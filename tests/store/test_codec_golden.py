@@ -19,6 +19,8 @@ from flightlog_hookspecs.events import (
     InboxSplice,
     LetterTaken,
     PluginFault,
+    PluginLoaded,
+    PluginUnloaded,
     PluginVersion,
     Record,
     RequestFailed,
@@ -115,6 +117,8 @@ EVENTS: tuple[Event, ...] = (
     LetterTaken(letter_id="l1", verb="approve", outcome="refused", reason="no question was asked at seq 7"),
     LetterTaken(letter_id="l2", verb="steer", outcome="obeyed"),
     SessionRepaired(repair="r1", rule="hash-chain", detail="it was changed", dropped=2, digest="ab", backup="a.db.bak"),
+    PluginLoaded(plugin="files", version="2"),
+    PluginUnloaded(plugin="files", version="2"),
 )
 GOLDEN = (
     ('{"uid":"0123456789abcdef0123456789abcdef","title":"Ünïcode"}', "c6532fcb80064de3"),
@@ -165,6 +169,8 @@ GOLDEN = (
     ('{"letter_id":"l1","verb":"approve","outcome":"refused"}', "6a329662a1dec849"),
     ('{"letter_id":"l2","verb":"steer","outcome":"obeyed"}', "61ffc8b028727db8"),
     ('{"repair":"r1","rule":"hash-chain","dropped":2,"digest":"ab","backup":"a.db.bak"}', "071bcccf086c3a59"),
+    ('{"plugin":"files","version":"2"}', "88b42b803c812456"),
+    ('{"plugin":"files","version":"2"}', "d34f829101f3a0f7"),
 )
 """Of each row its data and the beginning of its digest."""
 

@@ -15,6 +15,7 @@ from attrs import define, frozen
 
 from flightlog.api import Kernel, open_kernel
 from flightlog.runtime.clock import no_boundary
+from flightlog.runtime.error_groups import beside
 from flightlog.runtime.plugins import load_plugins
 from flightlog.runtime.reader import LogReader
 from flightlog.runtime.registry import Registry
@@ -180,9 +181,11 @@ async def recovered(
     """Open these sessions, which recovers them, and die; returns the rows, and the files left behind."""
     reseed(seed)
     store = Store.open(bench.path)
-    kernel = Kernel(store, registry, "", clock_of(number), no_boundary)
+    # In a scope of its own: a kernel that closes takes back what is in its own.
+    kernel = Kernel(store, Registry(outer=registry), "", clock_of(number), no_boundary)
     try:
         async with AsyncExitStack() as sessions:
+            await sessions.enter_async_context(beside(kernel.serve))
             for name in names:
                 await sessions.enter_async_context(kernel.session(name, model=workload.model, approver=True))
             rows, files = _rows(store), bench.photograph()
