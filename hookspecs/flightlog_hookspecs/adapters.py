@@ -30,7 +30,11 @@ class Request:
 
 @runtime_checkable
 class Adapter(Protocol):
-    """A provider. Models are named `adapter:model`; everything behind the colon is the adapter's."""
+    """A provider. Models are named `adapter:model`; everything behind the colon is the adapter's.
+
+    One that holds connections may have `async aclose()` beside these: it is called when the adapter is
+    taken back, at the latest when its kernel is closed.
+    """
 
     @property
     def name(self) -> str:

@@ -35,7 +35,7 @@ class Registration:
         registry, offer = self._registry(), self._offer()
         if registry is not None and offer is not None:
             registry.leave(offer)
-            await offer.plugin.come_to_rest()
+            await offer.retire()
         await trio.lowlevel.checkpoint()
 
     async def __aenter__(self) -> Self:

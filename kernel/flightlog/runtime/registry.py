@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import trio
 from attrs import define, field, frozen
@@ -26,6 +26,9 @@ from flightlog_hookspecs.prompt import PromptSection
 from flightlog_hookspecs.subagents import Subagent
 
 T_co = TypeVar("T_co", covariant=True)
+
+CLOSE_LIMIT_S: Final = 5.0
+"""An adapter that takes longer to close is left as it is."""
 
 
 @define(eq=False)
@@ -86,6 +89,15 @@ class Offer:
     sections: dict[str, Registered[PromptSection]] = field(factory=dict)
     subagents: dict[str, Registered[Subagent]] = field(factory=dict)
     hooks: list[Registered[Hook]] = field(factory=list)
+
+    async def retire(self) -> None:
+        """Once it is offered no more: wait until nothing of it runs, and let its adapters close what they hold."""
+        await self.plugin.come_to_rest()
+        for adapter in self.adapters.values():
+            if close := getattr(adapter.item, "aclose", None):
+                # One that fails or hangs keeps nobody else from closing; there is no log left to say so.
+                with trio.move_on_after(CLOSE_LIMIT_S, shield=True), suppress(Exception):
+                    await close()
 
 
 @frozen(kw_only=True)
@@ -203,7 +215,7 @@ class Registry:
         """Take back what is still registered in this scope, the last first, once its calls have come to rest."""
         for offer in reversed(self._offers[:]):
             self.leave(offer)
-            await offer.plugin.come_to_rest()
+            await offer.retire()
 
     def adapter_of(self, model: str) -> tuple[Registered[Adapter], str]:
         """The adapter of "adapter:model" and the model's own name. Raises `UsageError`."""
