@@ -1,0 +1,178 @@
+"""From head and messages to the body of a Messages request.
+
+What has been sent is never rewritten: up to each answer, a later request of the same head has the same
+bytes. Marks for the cache stand in the head alone; the provider moves its own along.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from itertools import groupby
+from operator import itemgetter
+from typing import Final
+
+from flightlog_hookspecs import (
+    AssistantMessage,
+    Block,
+    Head,
+    Message,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    ToolResult,
+    UserMessage,
+)
+from flightlog_plugins.wire.fragments import block_state, fragment, messages_of, opened, tag
+from flightlog_plugins.wire.json_text import dumps, joined, listed, sendable_arguments
+from flightlog_plugins.wire.model_name import COUNT, ENDPOINT, ModelName, Rule, is_count, one_of, parsed
+
+ADAPTER: Final = "anthropic"
+MAX_TOKENS: Final = 32_000
+"""Tokens of an answer, thinking included, unless the model's name says otherwise."""
+
+NO_WORDS: Final = "(no text)"
+"""Stands for a message without words, which the provider refuses."""
+
+_THINKING: Final = ("adaptive", "disabled", "between_tools")
+_OPTIONS: Final[Mapping[str, Rule]] = {
+    **ENDPOINT,
+    "max_tokens": COUNT,
+    "thinking": (
+        lambda value: value in _THINKING or (is_count(value) and int(value) >= 1024),
+        f"{', '.join(_THINKING)} or a budget of at least 1024 tokens",
+    ),
+    "display": one_of("summarized", "omitted"),
+    "effort": one_of("low", "medium", "high", "xhigh", "max"),
+    "cache": one_of("5m", "1h", "off"),
+}
+_CALL_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
+
+
+def model_name(head: Head) -> ModelName:
+    """The model and its options."""
+    return parsed(head.model, _OPTIONS)
+
+
+def encoded(part: Head | Message) -> bytes:
+    """The fragment of `part`: a head, or the role and the content blocks of a message."""
+    match part:
+        case Head():
+            text = _head(part)
+            return fragment(tag(ADAPTER, text), text)
+        case UserMessage():
+            return fragment("user", *(_texts(part.content) or [_text(NO_WORDS)]))
+        case ToolResult():
+            return fragment("user", _result(part))
+        case AssistantMessage():
+            return fragment("assistant", *filter(None, map(_block, part.content)))
+
+
+def body(fragments: Sequence[bytes]) -> bytes:
+    """The request that `fragments` make.
+
+    Neighbours of one role are one message: all results of an answer stand in the message behind it,
+    before any words.
+    """
+    _, head = opened(fragments[0])
+    turns = []
+    for role, run in groupby(((lines[0], lines[1:]) for lines in messages_of(fragments)), key=itemgetter(0)):
+        blocks = [block for _, lines in run for block in lines]
+        turns.append(joined(role=dumps(role), content=listed(blocks)))
+    return f'{head[:-1]},"messages":{listed(turns)}}}'.encode()
+
+
+def _head(head: Head) -> str:
+    model = model_name(head)
+    options = model.options
+    fields: dict[str, object] = {
+        "model": model.name,
+        "max_tokens": int(options.get("max_tokens", MAX_TOKENS)),
+        "stream": True,
+    }
+    if thinking := options.get("thinking"):
+        config: dict[str, object] = (
+            {"type": thinking} if thinking in _THINKING else {"type": "enabled", "budget_tokens": int(thinking)}
+        )
+        if display := options.get("display"):
+            config["display"] = display
+        fields["thinking"] = config
+    if effort := options.get("effort"):
+        fields["output_config"] = {"effort": effort}
+    mark = _cache_mark(options.get("cache", "5m"))
+    if mark:
+        fields["cache_control"] = mark  # the provider puts it on the last block that can have one
+    texts = {name: dumps(value) for name, value in fields.items()}
+    if head.system.strip():
+        texts["system"] = listed([joined(type='"text"', text=dumps(head.system), **_marked(mark))])
+    if head.tools:
+        last = len(head.tools) - 1
+        texts["tools"] = listed(
+            [
+                joined(
+                    name=dumps(tool.name),
+                    description=dumps(tool.description),
+                    input_schema=tool.parameters,
+                    **(_marked(mark) if index == last else {}),
+                )
+                for index, tool in enumerate(head.tools)
+            ]
+        )
+    return joined(**texts)
+
+
+def _cache_mark(cache: str) -> dict[str, str]:
+    match cache:
+        case "off":
+            return {}
+        case "5m":
+            return {"type": "ephemeral"}
+        case _:
+            return {"type": "ephemeral", "ttl": cache}
+
+
+def _marked(mark: dict[str, str]) -> dict[str, str]:
+    return {"cache_control": dumps(mark)} if mark else {}
+
+
+def _block(block: Block) -> str:
+    """One block of an answer; "" for one that the provider would refuse."""
+    match block:
+        case TextBlock():
+            return _text(block.text) if block.text.strip() else ""
+        case ThinkingBlock():
+            state = block_state(ADAPTER, block)
+            return f"{state[0]}\t{dumps(state[1]['block'])}" if state and "block" in state[1] else ""
+        case ToolCallBlock():
+            return joined(
+                type='"tool_use"',
+                id=dumps(call_id(block.call_id)),
+                name=dumps(block.name),
+                input=sendable_arguments(block.arguments),
+            )
+
+
+def _result(result: ToolResult) -> str:
+    texts = _texts(result.content)
+    fields = {"type": '"tool_result"', "tool_use_id": dumps(call_id(result.call_id))}
+    if texts:
+        fields["content"] = listed(texts)
+    if result.outcome != "ok":
+        fields["is_error"] = "true"
+    return joined(**fields)
+
+
+def _texts(content: tuple[Block, ...]) -> list[str]:
+    return [_text(block.text) for block in content if isinstance(block, TextBlock) and block.text.strip()]
+
+
+def _text(text: str) -> str:
+    return joined(type='"text"', text=dumps(text))
+
+
+def call_id(given: str) -> str:
+    """`given`, or a stand-in for an id of another provider that this one would refuse."""
+    return (
+        given if _CALL_ID.fullmatch(given) else f"call_{sha256(given.encode(errors='surrogatepass')).hexdigest()[:24]}"
+    )

@@ -1,0 +1,1 @@
+"""What the adapters of real providers share: their model names, JSON, event streams, failures and connections."""

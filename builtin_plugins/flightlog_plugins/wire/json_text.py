@@ -1,0 +1,62 @@
+"""JSON as it is sent and as it arrives. What was received as JSON goes back as the very text received."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+from flightlog_hookspecs.errors import ProviderError
+
+
+def dumps(value: object) -> str:
+    """`value` in compact JSON, in insertion order. Half a surrogate pair, which no server takes, becomes U+FFFD."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def joined(**fields: str) -> str:
+    """An object whose values are JSON text already."""
+    return "{" + ",".join(f'"{name}":{value}' for name, value in fields.items()) + "}"
+
+
+def listed(items: list[str]) -> str:
+    """An array of JSON texts."""
+    return "[" + ",".join(items) + "]"
+
+
+def is_object(text: str) -> bool:
+    """Whether `text` is a JSON object that any server can read."""
+    try:
+        value = json.loads(text, parse_constant=_refused)
+        text.encode()
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict)
+
+
+def object_or_none(text: str) -> dict[str, Any] | None:
+    """The object in `text`, None when it holds something else."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def sendable_arguments(raw: str) -> str:
+    """The arguments of a call as an object: `raw` itself if it is one, else an object that shows it."""
+    if is_object(raw):
+        return raw.strip()
+    return dumps({"unreadable_arguments": raw}) if raw.strip() else "{}"
+
+
+def received(data: str) -> dict[str, Any]:
+    """The object in a frame. Raises `ProviderError(protocol)`."""
+    value = object_or_none(data)
+    if value is None:
+        raise ProviderError("protocol", f"the provider sent an event that is not a JSON object: {data[:80]!r}")
+    return value
+
+
+def _refused(name: str) -> NoReturn:
+    raise ValueError(name)

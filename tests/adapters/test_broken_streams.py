@@ -1,0 +1,154 @@
+"""A stream that breaks off anywhere is a named failure or the whole answer: never a wrong message, never a hang."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import trio
+
+from flightlog import Limits
+from flightlog_hookspecs.errors import FailureKind
+from flightlog_hookspecs.events import AssistantMessage, RequestFailed
+from support.kernels import events_of
+from support.wire_kernels import ONCE, answers_of, asked, wired
+from support.wire_providers import PROVIDERS, Provider
+from support.wire_server import Ending, served
+
+providers = pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
+
+GARBAGE = b'data: {"type": "content_block_st\n\n'
+RETRYABLE = {"cut", "transport", "timeout", "overloaded"}
+
+
+@providers
+@pytest.mark.parametrize("what", ["full", "short"])
+def test_a_stream_cut_at_any_byte_is_the_whole_answer_or_a_cut(provider: Provider, what: str) -> None:
+    raw = b"".join(provider.frames(getattr(provider, what)))
+    whole = provider.outcome([raw])
+    assert isinstance(whole, AssistantMessage)
+    outcomes = [provider.outcome([raw[:end]]) for end in range(len(raw))]
+    complete = outcomes.index(whole) if whole in outcomes else len(raw)
+    assert set(outcomes[:complete]) == {"cut"}
+    assert all(outcome == whole for outcome in outcomes[complete:])
+
+
+@providers
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
+def test_the_sizes_of_the_pieces_change_nothing(provider: Provider, size: int) -> None:
+    raw = b"".join(provider.frames(provider.full))
+    pieces = [raw[at : at + size] for at in range(0, len(raw), size)]
+    assert provider.outcome(pieces) == provider.outcome([raw])
+
+
+@providers
+def test_a_byte_that_is_damaged_anywhere_changes_words_at_most(provider: Provider) -> None:
+    raw = b"".join(provider.frames(provider.short))
+    for at in range(len(raw)):
+        for damage in (b"\x00", b"\xff", b"\n", b'"', b"}"):
+            outcome = provider.outcome([raw[:at] + damage + raw[at + 1 :]])
+            if isinstance(outcome, str):
+                assert outcome in get_args(FailureKind)
+            else:
+                assert outcome.finish == "stop"
+                assert len(outcome.content) == 1
+
+
+async def failures_of(
+    provider: Provider, path: Path, ending: Ending, extra: bytes = b"", limits: Limits = ONCE
+) -> list[str]:
+    """What comes of a stream that ends at each frame boundary in turn: the kind of failure, "" for none."""
+    whole = provider.frames(provider.short)
+    wire = provider.wire([provider.short] * (len(whole) + 1))
+    outcomes = []
+    async with served(wire) as server, wired(path, provider.plugin) as kernel:
+        for at in range(len(whole) + 1):
+            wire.after = lambda frames, at=at: ([*frames[:at], *([extra] if extra else [])], ending)  # type: ignore[misc]
+            turn = await asked(kernel, provider.at(server.url), f"s{at}", limits=limits)
+            assert turn.reason in ("completed", "error")
+            outcomes.append(turn.code)
+            if not turn.code:
+                assert turn.text == provider.short_text
+            else:
+                assert not answers_of(path, f"s{at}")
+    gc.collect()  # nothing was left unclosed: warnings are errors here
+    return outcomes
+
+
+@providers
+async def test_a_connection_that_is_closed_at_any_frame_is_retried(provider: Provider, tmp_path: Path) -> None:
+    *broken, whole = await failures_of(provider, tmp_path / "log.db", "cut")
+    assert whole == ""
+    assert set(broken) - {""} == {"transport"}
+
+
+@providers
+async def test_a_stream_that_ends_too_early_at_any_frame_is_retried(provider: Provider, tmp_path: Path) -> None:
+    *broken, whole = await failures_of(provider, tmp_path / "log.db", "eof")
+    assert whole == ""
+    assert set(broken) - {""} == {"cut"}
+
+
+@providers
+async def test_a_connection_that_is_reset_at_any_frame_is_retried(provider: Provider, tmp_path: Path) -> None:
+    broken = await failures_of(provider, tmp_path / "log.db", "reset")
+    assert set(broken) - {""} == {"transport"}
+
+
+@providers
+async def test_a_stream_that_stalls_at_any_frame_times_out(provider: Provider, tmp_path: Path) -> None:
+    limits = Limits(attempts_per_step=1, model_idle_s=0.05)
+    broken = await failures_of(provider, tmp_path / "log.db", "stall", limits=limits)
+    assert set(broken[:-1]) - {""} == {"timeout"}
+
+
+@providers
+async def test_garbage_at_any_frame_is_a_final_failure(provider: Provider, tmp_path: Path) -> None:
+    *broken, whole = await failures_of(provider, tmp_path / "log.db", "whole", GARBAGE)
+    assert whole == "", "what comes behind a complete answer does not count"
+    assert set(broken) - {""} == {"protocol"}
+
+
+@providers
+async def test_an_error_at_any_frame_is_what_it_says(provider: Provider, tmp_path: Path) -> None:
+    *broken, whole = await failures_of(provider, tmp_path / "log.db", "whole", provider.error_frame)
+    assert whole == ""
+    assert set(broken) - {""} == {"overloaded"}
+
+
+@providers
+async def test_a_broken_attempt_is_made_again_and_leaves_nothing_in_the_conversation(
+    provider: Provider, tmp_path: Path
+) -> None:
+    path = tmp_path / "log.db"
+    wire = provider.wire([provider.full, provider.full, provider.short])
+    broken = [True]
+    wire.after = lambda frames: (frames[:-3], "reset") if broken and broken.pop() else (frames, "whole")
+    async with served(wire) as server, wired(path, provider.plugin) as kernel:
+        turn = await asked(kernel, provider.at(server.url), limits=Limits(retry_base_ms=1, retry_max_ms=1))
+    assert (turn.text, wire.refused) == (provider.short_text, [])
+    assert [failed.failure for failed in events_of(path, RequestFailed)] == ["transport"]
+    assert len(answers_of(path)) == 2
+
+
+@providers
+async def test_a_cancel_hangs_up(provider: Provider, tmp_path: Path) -> None:
+    wire = provider.wire([provider.short])
+    wire.after = lambda frames: (frames[:4], "stall")
+    async with (
+        served(wire) as server,
+        wired(tmp_path / "log.db", provider.plugin) as kernel,
+        kernel.session("s", model=provider.at(server.url)) as session,
+        trio.open_nursery() as nursery,
+    ):
+        await session.followup("hello")
+        nursery.start_soon(session.run)
+        async for record in session.events():
+            if record.event.kind == "assistant/delta":
+                break
+        session.cancel()
+        with trio.fail_after(30):
+            await server.hung_up.wait()
+    gc.collect()

@@ -1,0 +1,112 @@
+"""The providers side by side: what every adapter has to get right is tested once, for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, Protocol
+
+from attrs import frozen
+
+from flightlog.core.assembler import Assembler
+from flightlog_hookspecs import AssistantMessage, BlockEvent
+from flightlog_hookspecs.errors import ProviderError
+from flightlog_plugins import anthropic
+from flightlog_plugins.anthropic import decoding as anthropic_decoding
+from flightlog_plugins.wire.sse import Frame, SseReader
+from support import wire_anthropic
+from support.wire_server import Answer, Asked, Ending
+
+After = Callable[[list[bytes]], tuple[list[bytes], Ending]]
+
+
+class Wire(Protocol):
+    """A provider's server: what it was asked in vain, and what becomes of its frames."""
+
+    refused: list[str]
+    answered: int
+    after: After
+
+    def __call__(self, asked: Asked) -> Answer: ...
+
+
+@frozen(kw_only=True)
+class Provider:
+    """An adapter and the server that it is tested with.
+
+    `full` is a reply with all that there is, ending in two calls of `look`; `short` a few words.
+    """
+
+    name: str
+    plugin: ModuleType
+    model: str
+    key_env: str
+    sdk: str
+    wire: Callable[[Sequence[Any]], Wire]
+    reading: Callable[[], Callable[[Frame | None], list[BlockEvent]]]
+    full: Any
+    short: Any
+    short_text: str
+    error_frame: bytes
+    asked: Asked
+
+    def frames(self, reply: Any) -> list[bytes]:
+        """The frames of `reply` to a plain request."""
+        kept: list[list[bytes]] = []
+        wire = self.wire([reply])
+        wire.after = lambda frames: (kept.append(frames) or frames, "whole")  # type: ignore[func-returns-value]
+        wire(self.asked)
+        return kept[0]
+
+    def at(self, url: str, **options: str) -> str:
+        """The model's name for a server at `url`."""
+        return f"{self.name}:{self.model}?base_url={url}" + "".join(f"&{key}={value}" for key, value in options.items())
+
+    def outcome(self, chunks: Sequence[bytes]) -> AssistantMessage | str:
+        """What comes of a stream of `chunks`: the message, or the kind of failure."""
+        reader, read, assembler = SseReader(), self.reading(), Assembler()
+        try:
+            for chunk in chunks:
+                for frame in reader.feed(chunk):
+                    for event in read(frame):
+                        assembler.push(event)
+                if assembler.finished:
+                    break
+            else:
+                for event in read(None):
+                    assembler.push(event)
+            return assembler.message(1)
+        except ProviderError as error:
+            return error.kind
+
+
+ANTHROPIC = Provider(
+    name="anthropic",
+    plugin=anthropic,
+    model="claude-test",
+    key_env="ANTHROPIC_API_KEY",
+    sdk="anthropic",
+    wire=wire_anthropic.AnthropicWire,
+    reading=lambda: anthropic_decoding.Reading("anthropic-tag").read,
+    full=(
+        [
+            wire_anthropic.thinking("Where shall I look?"),
+            wire_anthropic.redacted(),
+            wire_anthropic.text("I will lök twice 🌍."),
+            wire_anthropic.call("look", '{"where": "up"}'),
+            wire_anthropic.call("look", ""),
+        ],
+        "tool_use",
+    ),
+    short=([wire_anthropic.text("Hi.")], "end_turn"),
+    short_text="Hi.",
+    error_frame=wire_anthropic.error_frame("overloaded_error", "planted"),
+    asked=Asked(
+        path="/v1/messages",
+        headers={"x-api-key": wire_anthropic.KEY, "anthropic-version": "2026-10-21"},
+        raw=b'{"model":"claude-test","max_tokens":9,"stream":true,'
+        b'"messages":[{"role":"user","content":[{"type":"text","text":"hello"}]}]}',
+    ),
+)
+
+PROVIDERS = [ANTHROPIC]
