@@ -124,11 +124,9 @@ async def test_every_status_is_a_failure_with_a_name_whatever_its_body(
 
 @providers
 async def test_a_page_in_place_of_a_stream_is_a_failure(provider: Provider, tmp_path: Path) -> None:
-    page = Answer(
-        chunks=[b"<html>\n\n<body>Log in to the hotel's network</body></html>"], headers={"content-type": "text/html"}
-    )
-    code, _ = await ended(provider, tmp_path / "log.db", provider.at("URL"), lambda asked: page)
-    assert code == "cut"
+    page = Answer(chunks=[b"<html>\n\n<body>Log in first</body></html>"], headers={"content-type": "text/html"})
+    code, message = await ended(provider, tmp_path / "log.db", provider.at("URL"), lambda asked: page)
+    assert (code, message) == ("protocol", "the address answers with text/html, not with a stream: is it right?")
 
 
 @providers
