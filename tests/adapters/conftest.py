@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support import wire_anthropic
+from support import wire_anthropic, wire_chat
 from support.memory_folder import tmp_path
 
 __all__ = ["tmp_path"]
@@ -23,3 +23,5 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ANTHROPIC_API_KEY", wire_anthropic.KEY)
+    monkeypatch.setenv("OPENAI_API_KEY", wire_chat.KEY)
+    monkeypatch.setenv("DEEPSEEK_API_KEY", wire_chat.KEY)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from itertools import count
 from typing import Any
@@ -16,6 +16,7 @@ from attrs import define, evolve, field
 
 from support.wire_server import Answer, Asked, Ending, refusal, sse
 
+_replies = count()
 KEY = "sk-ant-test-0123456789"
 MODELS = ("claude-test", "claude-other")
 Block = dict[str, Any]
@@ -67,7 +68,6 @@ class AnthropicWire:
     pause_s: float = 0.0
     answered: int = field(default=0, init=False)
     refused: list[str] = field(factory=list, init=False)
-    _ids: Iterable[int] = field(factory=count, init=False)
 
     def __call__(self, asked: Asked) -> Answer:
         given = asked.headers.get("x-api-key") or asked.headers.get("authorization", "").removeprefix("Bearer ")
@@ -91,7 +91,7 @@ class AnthropicWire:
 
     def frames(self, body: dict[str, Any], blocks: Sequence[Block], stop: str) -> list[bytes]:
         """The stream of a reply to `body`."""
-        number = next(iter(self._ids))
+        number = next(_replies)
         prefix = _prefix(body)
         usage = {"input_tokens": 11, "cache_creation_input_tokens": 5, "cache_read_input_tokens": 7, "output_tokens": 1}
         message = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": body["model"], "content": [],

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any, Protocol
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from flightlog.core.assembler import Assembler
 from flightlog_hookspecs import AssistantMessage, BlockEvent
 from flightlog_hookspecs.errors import ProviderError
-from flightlog_plugins import anthropic
+from flightlog_plugins import anthropic, deepseek, openai_chat
 from flightlog_plugins.anthropic import decoding as anthropic_decoding
+from flightlog_plugins.openai_chat import decoding as chat_decoding
 from flightlog_plugins.wire.sse import Frame, SseReader
-from support import wire_anthropic
+from support import wire_anthropic, wire_chat
 from support.wire_server import Answer, Asked, Ending
 
 After = Callable[[list[bytes]], tuple[list[bytes], Ending]]
@@ -26,6 +28,7 @@ class Wire(Protocol):
     refused: list[str]
     answered: int
     after: After
+    pause_s: float
 
     def __call__(self, asked: Asked) -> Answer: ...
 
@@ -109,4 +112,39 @@ ANTHROPIC = Provider(
     ),
 )
 
-PROVIDERS = [ANTHROPIC]
+CHAT = Provider(
+    name="openai-chat",
+    plugin=openai_chat,
+    model="gpt-test",
+    key_env="OPENAI_API_KEY",
+    sdk="openai",
+    wire=wire_chat.ChatWire,
+    reading=lambda: chat_decoding.Reading("openai-chat-tag", ()).read,
+    full=(
+        [
+            wire_chat.text("I will lök twice 🌍."),
+            wire_chat.call("look", '{"where": "up"}'),
+            wire_chat.call("look", ""),
+        ],
+        "tool_calls",
+    ),
+    short=([wire_chat.text("Hi.")], "stop"),
+    short_text="Hi.",
+    error_frame=wire_chat.error_frame("server_overloaded", "planted"),
+    asked=Asked(
+        path="/v1/chat/completions",
+        headers={"authorization": f"Bearer {wire_chat.KEY}"},
+        raw=b'{"model":"gpt-test","stream":true,"messages":[{"role":"user","content":"hello"}]}',
+    ),
+)
+DEEPSEEK = evolve(
+    CHAT,
+    name="deepseek",
+    plugin=deepseek,
+    model="deepseek-test",
+    key_env="DEEPSEEK_API_KEY",
+    wire=partial(wire_chat.ChatWire, thinks=True),
+    full=([wire_chat.thinking("Where shall I look?"), *CHAT.full[0]], "tool_calls"),
+)
+
+PROVIDERS = [ANTHROPIC, CHAT, DEEPSEEK]

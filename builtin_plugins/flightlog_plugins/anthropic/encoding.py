@@ -47,6 +47,7 @@ _OPTIONS: Final[Mapping[str, Rule]] = {
     "effort": one_of("low", "medium", "high", "xhigh", "max"),
     "cache": one_of("5m", "1h", "off"),
 }
+_LINE_END: Final = re.compile(r"[\n\r\t]")
 _CALL_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 
 
@@ -149,7 +150,8 @@ def _block(block: Block) -> str:
                 type='"tool_use"',
                 id=dumps(call_id(block.call_id)),
                 name=dumps(block.name),
-                input=sendable_arguments(block.arguments),
+                # A fragment's lines are its blocks; line ends in JSON stand between its tokens only.
+                input=_LINE_END.sub(" ", sendable_arguments(block.arguments)),
             )
 
 

@@ -46,7 +46,7 @@ def object_or_none(text: str) -> dict[str, Any] | None:
 def sendable_arguments(raw: str) -> str:
     """The arguments of a call as an object: `raw` itself if it is one, else an object that shows it."""
     if is_object(raw):
-        return raw.strip()
+        return raw
     return dumps({"unreadable_arguments": raw}) if raw.strip() else "{}"
 
 

@@ -1,0 +1,212 @@
+"""From the chunks of a Chat Completions stream to the block protocol, which has the borders they lack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from attrs import define, field
+
+from flightlog_hookspecs import (
+    AssistantMessage,
+    BlockEnd,
+    BlockEvent,
+    BlockStart,
+    Finish,
+    FinishReason,
+    Message,
+    TextBlock,
+    TextDelta,
+    ThinkingBlock,
+    ThinkingDelta,
+    ToolCallBlock,
+    ToolCallDelta,
+    Usage,
+)
+from flightlog_hookspecs.errors import ProviderError
+from flightlog_plugins.openai_chat.encoding import REASONING_FIELDS
+from flightlog_plugins.wire.failures import failure
+from flightlog_plugins.wire.fragments import kept
+from flightlog_plugins.wire.json_text import is_object, received
+from flightlog_plugins.wire.sse import Frame
+
+_FINISH: Final[Mapping[str, FinishReason]] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "filter",
+}
+
+
+@define
+class _Words:
+    """A block of words or of reasoning that is being streamed; `source` is the field that it comes in."""
+
+    index: int
+    source: str
+    pieces: list[str] = field(factory=list)
+
+
+@define
+class _Call:
+    """A call that is being streamed."""
+
+    index: int
+    call_id: str
+    given_id: str
+    name: str
+    pieces: list[str] = field(factory=list)
+
+
+@define
+class Reading:
+    """Reads one stream, chunk by chunk.
+
+    `tag` names who may be given the reasoning back; `messages` are those of the request, whose call ids
+    are taken; `max_tokens` is the limit that was asked for, 0 for none.
+    """
+
+    tag: str
+    messages: Sequence[Message]
+    max_tokens: int = 0
+    _count: int = field(default=0, init=False)
+    _words: _Words | None = field(default=None, init=False)
+    _calls: dict[int, _Call] = field(factory=dict, init=False)
+    _arguments: list[str] = field(factory=list, init=False)
+    _ids: set[str] = field(init=False)
+    _reason: FinishReason | None = field(default=None, init=False)
+    _refused: bool = field(default=False, init=False)
+    _output_tokens: int = field(default=0, init=False)
+
+    @_ids.default
+    def _(self) -> set[str]:
+        answers = (message for message in self.messages if isinstance(message, AssistantMessage))
+        return {block.call_id for answer in answers for block in answer.content if isinstance(block, ToolCallBlock)}
+
+    def read(self, frame: Frame | None) -> list[BlockEvent]:
+        """What `frame` means; None is the end of the stream, which some servers do not announce.
+
+        Raises `ProviderError` for a failure that it reports, and for what is not of the protocol.
+        """
+        if frame is None or frame.data.strip() == "[DONE]":
+            return [Finish(reason=self._judged(self._reason))] if self._reason else []
+        chunk = received(frame.data)
+        try:
+            return self._read(chunk)
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            raise ProviderError(
+                "protocol", f"the provider sent a malformed chunk: {type(error).__name__}: {error}"
+            ) from None
+
+    def _read(self, chunk: dict[str, Any]) -> list[BlockEvent]:
+        if error := chunk.get("error"):
+            detail = error if isinstance(error, dict) else {"message": str(error)}
+            code = detail.get("code")
+            status = code if isinstance(code, int) else None
+            raise failure(str(detail.get("message") or ""), types=(code, detail.get("type")), status=status)
+        events: list[BlockEvent] = []
+        # Nothing counts behind the reason to stop, but for the tokens.
+        if (choices := chunk.get("choices")) and self._reason is None:
+            events += self._delta(choices[0].get("delta") or {})
+            if reason := choices[0].get("finish_reason"):
+                events += self._stop(reason)
+        if usage := chunk.get("usage"):
+            events.append(self._usage(usage))
+        return events
+
+    def _delta(self, delta: dict[str, Any]) -> list[BlockEvent]:
+        events: list[BlockEvent] = []
+        for source in (*REASONING_FIELDS, "content", "refusal"):
+            if text := delta.get(source):
+                events += self._say(source, text)
+        self._refused = self._refused or bool(delta.get("refusal"))
+        for position, fragment in enumerate(delta.get("tool_calls") or []):
+            events += self._call(position, fragment)
+        return events
+
+    def _say(self, source: str, text: str) -> list[BlockEvent]:
+        events: list[BlockEvent] = []
+        if self._words is None or self._words.source != source:
+            events += self._close_words()
+            self._words = _Words(self._next(), source)
+            kind = _kind(source)
+            events.append(BlockStart(index=self._words.index, type=kind))
+        self._words.pieces.append(text)
+        delta = ThinkingDelta if _kind(source) == "thinking" else TextDelta
+        return [*events, delta(index=self._words.index, text=text)]
+
+    def _call(self, position: int, fragment: dict[str, Any]) -> list[BlockEvent]:
+        """A piece of a call. Servers leave out its index or its id, or give all calls the same index."""
+        key, function = fragment.get("index"), fragment.get("function") or {}
+        key, given_id = key if isinstance(key, int) else position, fragment.get("id") or ""
+        name, text = function.get("name") or "", function.get("arguments") or ""
+        events: list[BlockEvent] = []
+        call = self._calls.get(key)
+        if call is None or (given_id and call.given_id and given_id != call.given_id):
+            events += [*self._close_words(), *([self._ended(call)] if call else [])]
+            index = self._next()
+            call = self._calls[key] = _Call(index, self._id(given_id, index), given_id, name)
+            events.append(BlockStart(index=call.index, type="tool_call", call_id=call.call_id, name=name))
+        call.name = call.name or name
+        if text:
+            call.pieces.append(text)
+            events.append(ToolCallDelta(index=call.index, text=text))
+        return events
+
+    def _id(self, given: str, index: int) -> str:
+        """`given`, or an id of our own for one that is missing or taken: another provider may insist on them."""
+        if not given or given in self._ids:
+            given = f"call_{len(self.messages)}_{index}"
+        self._ids.add(given)
+        return given
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count - 1
+
+    def _close_words(self) -> list[BlockEvent]:
+        words, self._words = self._words, None
+        if words is None:
+            return []
+        text = "".join(words.pieces)
+        thinking = _kind(words.source) == "thinking"
+        block = (
+            ThinkingBlock(text=text, replay=kept(self.tag, field=words.source)) if thinking else TextBlock(text=text)
+        )
+        return [BlockEnd(index=words.index, block=block)]
+
+    def _ended(self, call: _Call) -> BlockEnd:
+        raw = "".join(call.pieces)
+        self._arguments.append(raw)
+        return BlockEnd(
+            index=call.index, block=ToolCallBlock(call_id=call.call_id, name=call.name, arguments=raw or "{}")
+        )
+
+    def _stop(self, reason: str) -> list[BlockEvent]:
+        if reason == "insufficient_system_resource":
+            raise ProviderError("overloaded", "the provider ran out of resources in the middle of the answer")
+        if reason not in _FINISH:
+            raise ProviderError("protocol", f"the provider stopped for an unknown reason: {reason!r}")
+        self._reason = _FINISH[reason]
+        return [*self._close_words(), *map(self._ended, self._calls.values())]
+
+    def _judged(self, reason: FinishReason) -> FinishReason:
+        """Why it stopped. Some servers say that there are calls where the limit cut one off."""
+        capped = 0 < self.max_tokens <= self._output_tokens
+        if reason == "tool_calls" and capped and not all(is_object(raw or "{}") for raw in self._arguments):
+            return "length"
+        return "refusal" if reason == "stop" and self._refused else reason
+
+    def _usage(self, usage: dict[str, Any]) -> Usage:
+        details = usage.get("prompt_tokens_details") or {}
+        self._output_tokens = usage.get("completion_tokens") or 0
+        return Usage(
+            input_tokens=usage.get("prompt_tokens") or 0,
+            output_tokens=self._output_tokens,
+            cached_tokens=details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens") or 0,
+        )
+
+
+def _kind(source: str) -> Literal["text", "thinking"]:
+    return "thinking" if source in REASONING_FIELDS else "text"

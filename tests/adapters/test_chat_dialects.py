@@ -1,0 +1,233 @@
+"""What servers that speak Chat Completions do differently, and what they are sent."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from flightlog.core.assembler import Assembler
+from flightlog_hookspecs import (
+    AssistantMessage,
+    Head,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    ToolSpec,
+    Usage,
+    UserMessage,
+)
+from flightlog_hookspecs.errors import ProviderError
+from flightlog_plugins import deepseek, openai_chat
+from flightlog_plugins.openai_chat.decoding import Reading
+from flightlog_plugins.wire.sse import Frame
+
+
+def answer(
+    *deltas: dict[str, Any],
+    stop: str | None = "stop",
+    usage: dict[str, Any] | None = None,
+    messages: tuple[Any, ...] = (),
+    max_tokens: int = 0,
+) -> AssistantMessage:
+    """The message that a stream of `deltas` comes to."""
+    reading, assembler = Reading("openai-chat-tag", messages, max_tokens), Assembler()
+    chunks: list[dict[str, Any]] = [{"choices": [{"delta": delta, "finish_reason": None}]} for delta in deltas]
+    if stop:
+        chunks.append({"choices": [{"delta": {}, "finish_reason": stop}]})
+    if usage:
+        chunks.append({"choices": [], "usage": usage})
+    for frame in [*(Frame("", json.dumps(chunk)) for chunk in chunks), None]:
+        for event in reading.read(frame):
+            assembler.push(event)
+    return assembler.message(1)
+
+
+def piece(text: str, **more: Any) -> dict[str, Any]:
+    """A delta with one piece of one call."""
+    name = more.pop("name", None)
+    function = {"arguments": text, **({"name": name} if name else {})}
+    return {"tool_calls": [{"function": function, **more}]}
+
+
+def calls(message: AssistantMessage) -> list[tuple[str, str, str]]:
+    return [(b.call_id, b.name, b.arguments) for b in message.content if isinstance(b, ToolCallBlock)]
+
+
+@pytest.mark.parametrize(
+    ("deltas", "expected"),
+    [
+        (
+            [piece("", index=0, id="a", name="f"), piece("", index=1, id="b", name="g"), piece('{"x":1}', index=1)],
+            [("a", "f", "{}"), ("b", "g", '{"x":1}')],
+        ),
+        ([piece("{", id="a", name="f"), piece("}")], [("a", "f", "{}")]),
+        (
+            [piece("{}", index=0, id="a", name="f"), piece("{}", index=0, id="b", name="g")],
+            [("a", "f", "{}"), ("b", "g", "{}")],
+        ),
+        ([piece('{"x":', index=0, name="f"), piece("1}", index=0)], [("call_0_0", "f", '{"x":1}')]),
+        (
+            [{"tool_calls": [{"function": {"name": n, "arguments": "{}"}} for n in "fg"]}],
+            [("call_0_0", "f", "{}"), ("call_0_1", "g", "{}")],
+        ),
+        (
+            [piece("{}", index=0, id="a", name="f"), piece("{}", index=1, id="a", name="g")],
+            [("a", "f", "{}"), ("call_0_1", "g", "{}")],
+        ),
+        ([piece("{", index=0, id="a", name="f"), piece("}", index=0, id="a", name="f")], [("a", "f", "{}")]),
+    ],
+    ids=["in turns", "no index", "one index for all", "no id", "whole calls in one chunk", "one id", "id repeated"],
+)
+def test_calls_are_told_apart_however_they_are_numbered(
+    deltas: list[dict[str, Any]], expected: list[tuple[str, str, str]]
+) -> None:
+    assert calls(answer(*deltas, stop="tool_calls")) == expected
+
+
+def test_an_id_that_an_earlier_answer_has_is_replaced() -> None:
+    before = AssistantMessage(
+        attempt=1, finish="tool_calls", content=(ToolCallBlock(call_id="call_0", name="f", arguments="{}"),)
+    )
+    message = answer(piece("{}", index=0, id="call_0", name="f"), stop="tool_calls", messages=(before,))
+    assert calls(message) == [("call_1_0", "f", "{}")]
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_reasoning_words_and_calls_are_blocks_in_the_order_they_came(name: str) -> None:
+    message = answer(
+        {name: "Hm", "content": None}, {name: "m."}, {"content": "Yes"}, {name: "So."}, piece("{}", id="a", name="f")
+    )
+    kinds = [(type(block), getattr(block, "text", "")) for block in message.content]
+    assert kinds == [(ThinkingBlock, "Hmm."), (TextBlock, "Yes"), (ThinkingBlock, "So."), (ToolCallBlock, "")]
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        ({"prompt_tokens": 9, "completion_tokens": 2}, Usage(input_tokens=9, output_tokens=2)),
+        (
+            {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}},
+            Usage(input_tokens=9, output_tokens=2, cached_tokens=4),
+        ),
+        (
+            {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": None, "prompt_cache_hit_tokens": 4},
+            Usage(input_tokens=9, output_tokens=2, cached_tokens=4),
+        ),
+        ({"prompt_tokens": None, "completion_tokens": None}, Usage()),
+    ],
+    ids=str,
+)
+def test_tokens_are_counted_as_each_server_counts_them(usage: dict[str, Any], expected: Usage) -> None:
+    message = answer({"content": "x"}, usage=usage)
+    counted = Usage(
+        input_tokens=message.input_tokens, output_tokens=message.output_tokens, cached_tokens=message.cached_tokens
+    )
+    assert counted == expected
+
+
+def test_a_call_that_the_limit_cut_off_is_not_a_call_whatever_the_server_says() -> None:
+    usage = {"prompt_tokens": 1, "completion_tokens": 50}
+    deltas = [{"content": "I look."}, piece('{"where": "u', index=0, id="a", name="f")]
+    assert answer(*deltas, stop="tool_calls", usage=usage, max_tokens=50).finish == "length"
+    assert answer(*deltas, stop="tool_calls", usage=usage, max_tokens=51).finish == "tool_calls"
+
+
+@pytest.mark.parametrize(
+    ("deltas", "stop", "kind"),
+    [
+        ([], None, "cut"),
+        ([{"content": "x"}], None, "cut"),
+        ([], "stop", "empty"),
+        ([{"content": "x"}], "insufficient_system_resource", "overloaded"),
+        ([{"content": "x"}], "tired", "protocol"),
+        ([{"content": ["x"]}], "stop", "protocol"),
+        ([{"tool_calls": [None]}], "stop", "protocol"),
+        ([], "content_filter", "filter"),
+        ([], "length", "length"),
+    ],
+    ids=str,
+)
+def test_what_is_no_answer_has_a_name(deltas: list[dict[str, Any]], stop: str | None, kind: str) -> None:
+    with pytest.raises(ProviderError) as caught:
+        answer(*deltas, stop=stop)
+    assert caught.value.kind == kind
+
+
+def test_a_refusal_is_one_though_the_server_says_stop() -> None:
+    assert answer({"refusal": "I will not."}).finish == "refusal"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ({"message": "busy", "code": "server_overloaded"}, "overloaded"),
+        ({"message": "slow", "code": 429, "type": "x"}, "rate_limit"),
+        ({"message": "maximum context length is 5", "code": 400}, "context_overflow"),
+        ("broken", "server"),
+        ({"message": None}, "server"),
+    ],
+    ids=str,
+)
+def test_an_error_in_mid_stream_is_named(error: object, kind: str) -> None:
+    with pytest.raises(ProviderError) as caught:
+        Reading("tag", ()).read(Frame("", json.dumps({"error": error})))
+    assert caught.value.kind == kind
+
+
+TOOL = ToolSpec(name="f", description="Do.", parameters='{"type":"object","properties":{}}')
+
+
+def body(dialect: openai_chat.Dialect, model: str, *messages: Any, system: str = "") -> dict[str, Any]:
+    """What is sent."""
+    head = Head(adapter=dialect.adapter, model=model, system=system, tools=(TOOL,))
+    value: dict[str, Any] = json.loads(dialect.body([dialect.encoded(part) for part in (head, *messages)]))
+    return value
+
+
+ASK = UserMessage(message_id="m", content=(TextBlock(text="Hi \ud800!"),))
+
+
+def test_the_options_of_a_model_s_name_are_sent() -> None:
+    model = "deepseek-x?thinking=disabled&effort=max&max_tokens=7&temperature=0.5"
+    assert body(deepseek.DIALECT, model, ASK, system="Be brief.") == {
+        "model": "deepseek-x",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": 7,
+        "temperature": 0.5,
+        "reasoning_effort": "max",
+        "thinking": {"type": "disabled"},
+        "tools": [
+            {
+                "type": "function",
+                "function": {"name": "f", "description": "Do.", "parameters": {"type": "object", "properties": {}}},
+            }
+        ],
+        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi \ufffd!"}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [("m?max_tokens=7", "max_completion_tokens"), ("m?max_tokens=7&base_url=http://x/v1", "max_tokens")],
+)
+def test_the_limit_has_its_new_name_where_that_is_known(model: str, name: str) -> None:
+    assert body(openai_chat.DIALECT, model, ASK)[name] == 7
+
+
+def test_reasoning_goes_back_to_the_address_it_came_from_and_to_no_other() -> None:
+    def sent(model: str, by: str) -> object:
+        head = Head(adapter="openai-chat", model=by)
+        tag = openai_chat.DIALECT.encoded(head).decode().partition("\n")[0]
+        thought = ThinkingBlock(text="Hm.", replay=json.dumps({"by": tag, "field": "reasoning"}))
+        said = AssistantMessage(attempt=1, finish="stop", content=(thought, TextBlock(text="Yes.")))
+        return body(openai_chat.DIALECT, model, ASK, said, ASK)["messages"][1]
+
+    assert sent("a?base_url=http://x", "b?base_url=http://x") == {
+        "role": "assistant",
+        "content": "Yes.",
+        "reasoning": "Hm.",
+    }
+    assert sent("a?base_url=http://x", "b?base_url=http://y") == {"role": "assistant", "content": "Yes."}
