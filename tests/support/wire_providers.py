@@ -12,11 +12,12 @@ from attrs import evolve, frozen
 from flightlog.core.assembler import Assembler
 from flightlog_hookspecs import AssistantMessage, BlockEvent
 from flightlog_hookspecs.errors import ProviderError
-from flightlog_plugins import anthropic, deepseek, openai_chat
+from flightlog_plugins import anthropic, deepseek, openai, openai_chat
 from flightlog_plugins.anthropic import decoding as anthropic_decoding
+from flightlog_plugins.openai import decoding as responses_decoding
 from flightlog_plugins.openai_chat import decoding as chat_decoding
 from flightlog_plugins.wire.sse import Frame, SseReader
-from support import wire_anthropic, wire_chat
+from support import wire_anthropic, wire_chat, wire_responses
 from support.wire_server import Answer, Asked, Ending
 
 After = Callable[[list[bytes]], tuple[list[bytes], Ending]]
@@ -147,4 +148,33 @@ DEEPSEEK = evolve(
     full=([wire_chat.thinking("Where shall I look?"), *CHAT.full[0]], "tool_calls"),
 )
 
-PROVIDERS = [ANTHROPIC, CHAT, DEEPSEEK]
+RESPONSES = Provider(
+    name="openai",
+    plugin=openai,
+    model="gpt-test",
+    key_env="OPENAI_API_KEY",
+    sdk="openai",
+    wire=wire_responses.ResponsesWire,
+    reading=lambda: responses_decoding.Reading("openai-tag").read,
+    full=(
+        [
+            wire_responses.thinking("Where shall I look?", "Up, perhaps."),
+            wire_responses.text("I will glance twîce 🌍.", "commentary"),
+            wire_responses.thinking(),
+            wire_responses.call("look", '{"where": "up"}'),
+            wire_responses.call("look", ""),
+        ],
+        "",
+    ),
+    short=([wire_responses.text("Hi.")], ""),
+    short_text="Hi.",
+    error_frame=wire_responses.error_frame("server_overloaded", "planted"),
+    asked=Asked(
+        path="/v1/responses",
+        headers={"authorization": f"Bearer {wire_responses.KEY}"},
+        raw=b'{"model":"gpt-test","stream":true,"store":false,"input":'
+        b'[{"type":"message","role":"user","content":[{"type":"input_text","text":"hello"}]}]}',
+    ),
+)
+
+PROVIDERS = [ANTHROPIC, CHAT, DEEPSEEK, RESPONSES]

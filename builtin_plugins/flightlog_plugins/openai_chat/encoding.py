@@ -129,8 +129,8 @@ class Dialect:
         found = [(state, block.text) for block in thoughts if (state := block_state(self.adapter, block))]
         if not found:
             return []
-        (by, state), _ = found[0]
-        name = state.get("field")
+        (by, first), _ = found[0]
+        name = first.get("field")
         text = "".join(words for (its, _), words in found if its == by)
         return [f'{by}\t"{name}":{dumps(text)}'] if name in REASONING_FIELDS else []
 

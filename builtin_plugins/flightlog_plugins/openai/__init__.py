@@ -1,0 +1,64 @@
+"""OpenAI's models by the Responses API: `openai:MODEL`, with the extra `openai`.
+
+    openai:MODEL?effort=high              how hard it thinks: none, minimal, low, medium, high, xhigh, max
+        &summary=auto                     a summary of its reasoning: auto, concise or detailed
+        &max_tokens=32000                 tokens of an answer, reasoning included
+        &temperature=0.2&top_p=0.9        where the model takes them
+        &base_url=https://...             another address; else OPENAI_BASE_URL, else OpenAI's
+        &key_env=NAME                     the variable that holds the key; else OPENAI_API_KEY
+
+Nothing is stored at the provider. Its encrypted reasoning goes back, in its place among the items, to the
+model that it came from and to no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from flightlog_hookspecs import Adapter, BlockEvent, Head, Message, Request, hookimpl
+from flightlog_plugins.openai.decoding import Reading
+from flightlog_plugins.openai.encoding import ADAPTER, body, encoded, model_name
+from flightlog_plugins.wire.endpoint import Endpoint, Service
+from flightlog_plugins.wire.fragments import opened
+
+SERVICE: Final = Service(
+    adapter=ADAPTER,
+    sdk="openai",
+    client="AsyncOpenAI",
+    path="/responses",
+    key_env="OPENAI_API_KEY",
+    base_url_env="OPENAI_BASE_URL",
+)
+
+
+class ResponsesAdapter:
+    """Speaks the Responses API."""
+
+    name = ADAPTER
+
+    def __init__(self) -> None:
+        self._endpoint = Endpoint(SERVICE)
+
+    def encode(self, part: Head | Message) -> bytes:
+        """The head of the body, or the items of a message."""
+        return encoded(part)
+
+    @asynccontextmanager
+    async def stream(self, request: Request, attempt: int) -> AsyncIterator[AsyncIterator[BlockEvent]]:  # noqa: ARG002
+        """Send it."""
+        tag, _ = opened(request.fragments[0])
+        reading = Reading(tag)
+        async with self._endpoint.events(model_name(request.head), body(request.fragments), reading.read) as events:
+            yield events
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._endpoint.aclose()
+
+
+@hookimpl
+def register_adapters(register: Callable[[Adapter], None]) -> None:
+    """Offer OpenAI's models."""
+    register(ResponsesAdapter())

@@ -1,0 +1,223 @@
+"""From the events of a Responses stream to the block protocol.
+
+The stream says most things twice, in pieces and whole; what differs has lost something on its way and is
+no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from attrs import define, field
+
+from flightlog_hookspecs import (
+    BlockEnd,
+    BlockEvent,
+    BlockStart,
+    BlockType,
+    Finish,
+    FinishReason,
+    TextBlock,
+    TextDelta,
+    ThinkingBlock,
+    ThinkingDelta,
+    ToolCallBlock,
+    ToolCallDelta,
+    Usage,
+)
+from flightlog_hookspecs.errors import ProviderError
+from flightlog_plugins.wire.failures import failure
+from flightlog_plugins.wire.fragments import kept
+from flightlog_plugins.wire.json_text import received
+from flightlog_plugins.wire.sse import Frame
+
+_INCOMPLETE: Final[Mapping[str, FinishReason]] = {
+    "max_output_tokens": "length",
+    "max_messages": "length",
+    "content_filter": "filter",
+    "steered": "steered",
+}
+Key = tuple[int, int]
+"""Where a block stands in the output: item, and part of it for words, -1 for a whole item."""
+
+_WHOLE: Final = -1
+
+
+@define
+class _Open:
+    """A block that is being streamed."""
+
+    start: BlockStart
+    pieces: list[str] = field(factory=list)
+
+    @property
+    def index(self) -> int:
+        return self.start.index
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    def cut_off(self) -> BlockEnd:
+        """Its end in an answer that was capped: what there is of it, and nothing that could go back as whole."""
+        match self.start.type:
+            case "text":
+                return BlockEnd(index=self.index, block=TextBlock(text=self.text))
+            case "thinking":
+                return BlockEnd(index=self.index, block=ThinkingBlock(text=self.text))
+            case "tool_call":
+                call = ToolCallBlock(call_id=self.start.call_id, name=self.start.name, arguments=self.text)
+                return BlockEnd(index=self.index, block=call)
+
+
+@define
+class Reading:
+    """Reads one stream, event by event. Reasoning is kept for heads with `tag`."""
+
+    tag: str
+    _count: int = field(default=0, init=False)
+    _open: dict[Key, _Open] = field(factory=dict, init=False)
+    _number: int | None = field(default=None, init=False)
+    _phases: list[str | None] = field(factory=list, init=False)
+    _parts: int = field(default=0, init=False)
+    _called: bool = field(default=False, init=False)
+    _refused: bool = field(default=False, init=False)
+
+    def read(self, frame: Frame | None) -> list[BlockEvent]:
+        """What `frame` means. Nothing follows from the end of the stream: a whole one has said that it ends.
+
+        Raises `ProviderError` for a failure that it reports, and for what is not of the protocol.
+        """
+        if frame is None or frame.data.strip() == "[DONE]":
+            return []
+        event = received(frame.data)
+        try:
+            self._check_number(event.get("sequence_number"))
+            return self._read(event)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ProviderError(
+                "protocol", f"the provider sent a malformed {event.get('type')!r}: {type(error).__name__}: {error}"
+            ) from None
+
+    def _check_number(self, number: object) -> None:
+        if not isinstance(number, int):
+            return
+        if self._number is not None and number != self._number + 1:
+            raise ProviderError("transport", f"event {number} came after event {self._number}: some were lost")
+        self._number = number
+
+    def _read(self, event: dict[str, Any]) -> list[BlockEvent]:
+        match event["type"]:
+            case "response.output_item.added":
+                return self._item_added(event["output_index"], event["item"])
+            case "response.output_item.done":
+                return self._item_done(event["output_index"], event["item"])
+            case "response.content_part.added":
+                return self._part_added(event["output_index"], event["content_index"], event["part"])
+            case "response.content_part.done":
+                return self._part_done(event["output_index"], event["content_index"], event["part"])
+            case "response.output_text.delta" | "response.refusal.delta":
+                return self._delta((event["output_index"], event["content_index"]), TextDelta, event["delta"])
+            case "response.function_call_arguments.delta":
+                return self._delta((event["output_index"], _WHOLE), ToolCallDelta, event["delta"])
+            case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
+                return self._delta((event["output_index"], _WHOLE), ThinkingDelta, event["delta"])
+            case "response.reasoning_summary_part.added" if event["summary_index"]:
+                return self._delta((event["output_index"], _WHOLE), ThinkingDelta, "\n\n")
+            case "response.completed":
+                reason: FinishReason = "tool_calls" if self._called else "refusal" if self._refused else "stop"
+                return self._finish(event["response"], reason)
+            case "response.incomplete":
+                return self._incomplete(event["response"])
+            case "response.failed":
+                error = event["response"].get("error") or {}
+                raise failure(error.get("message") or "", types=(error.get("code"),))
+            case "response.cancelled":
+                raise ProviderError("server", "the provider cancelled the response")
+            case "error":
+                error = event.get("error") or event
+                raise failure(error.get("message") or "", types=(error.get("code"), error.get("type")))
+            case _:
+                return []
+
+    def _item_added(self, output: int, item: dict[str, Any]) -> list[BlockEvent]:
+        match item["type"]:
+            case "message":
+                return []  # its parts are blocks
+            case "function_call":
+                return self._start((output, _WHOLE), "tool_call", item["call_id"], item["name"])
+            case _:
+                return self._start((output, _WHOLE), "thinking")
+
+    def _item_done(self, output: int, item: dict[str, Any]) -> list[BlockEvent]:
+        if item["type"] == "message":
+            self._phases += [item.get("phase")] * self._parts
+            self._parts = 0
+            return []
+        opened = self._open.pop((output, _WHOLE))
+        if item["type"] == "function_call":
+            self._called = True
+            raw = item["arguments"]
+            _agree(opened.text, raw)
+            block = ToolCallBlock(call_id=item["call_id"], name=item["name"], arguments=raw or "{}")
+            return [BlockEnd(index=opened.index, block=block)]
+        # Reasoning, and kinds of items that this adapter does not know, go back as they came.
+        item = {name: value for name, value in item.items() if name not in ("status", "created_by")}
+        thought = ThinkingBlock(text=opened.text, replay=kept(self.tag, item=item))
+        return [BlockEnd(index=opened.index, block=thought)]
+
+    def _part_added(self, output: int, content: int, part: dict[str, Any]) -> list[BlockEvent]:
+        if part["type"] not in ("output_text", "refusal"):
+            return []
+        return self._start((output, content), "text")
+
+    def _part_done(self, output: int, content: int, part: dict[str, Any]) -> list[BlockEvent]:
+        if part["type"] not in ("output_text", "refusal"):
+            return []
+        self._refused = self._refused or part["type"] == "refusal"
+        text = part["refusal" if part["type"] == "refusal" else "text"]
+        opened = self._open.pop((output, content))
+        _agree(opened.text, text)
+        self._parts += 1
+        return [BlockEnd(index=opened.index, block=TextBlock(text=text))]
+
+    def _delta(self, key: Key, kind: type[TextDelta | ThinkingDelta | ToolCallDelta], text: str) -> list[BlockEvent]:
+        opened = self._open[key]
+        opened.pieces.append(text)
+        return [kind(index=opened.index, text=text)]
+
+    def _start(self, key: Key, kind: BlockType, call_id: str = "", name: str = "") -> list[BlockEvent]:
+        if key in self._open:
+            raise ProviderError("protocol", f"the provider opened output {key} twice")
+        start = BlockStart(index=self._count, type=kind, call_id=call_id, name=name)
+        self._open[key] = _Open(start)
+        self._count += 1
+        return [start]
+
+    def _incomplete(self, response: dict[str, Any]) -> list[BlockEvent]:
+        """A capped answer: what words there are, and no call that may have been cut off."""
+        reason = response["incomplete_details"]["reason"]
+        if reason not in _INCOMPLETE:
+            raise ProviderError("protocol", f"the provider stopped for an unknown reason: {reason!r}")
+        closing = [opened.cut_off() for opened in self._open.values()]
+        return [*closing, *self._finish(response, _INCOMPLETE[reason])]
+
+    def _finish(self, response: dict[str, Any], reason: FinishReason) -> list[BlockEvent]:
+        usage = response.get("usage") or {}
+        details = usage.get("input_tokens_details") or {}
+        replay = kept(self.tag, phases=self._phases) if any(self._phases) else ""
+        return [
+            Usage(
+                input_tokens=usage.get("input_tokens") or 0,
+                output_tokens=usage.get("output_tokens") or 0,
+                cached_tokens=details.get("cached_tokens") or 0,
+            ),
+            Finish(reason=reason, replay=replay),
+        ]
+
+
+def _agree(streamed: str, whole: str) -> None:
+    """What came in pieces must be what is said to have come; servers may send no pieces at all."""
+    if streamed and streamed != whole:
+        raise ProviderError("transport", "a part of the answer differs from its pieces: some were lost")

@@ -1,0 +1,141 @@
+"""From head and messages to the body of a Responses request: items, in the order in which they came.
+
+Nothing is stored at the provider: each request carries the whole conversation, encrypted reasoning included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from flightlog_hookspecs import (
+    AssistantMessage,
+    Block,
+    Head,
+    Message,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    ToolResult,
+    UserMessage,
+    text_of,
+)
+from flightlog_plugins.wire.fragments import block_state, fragment, messages_of, opened, state_of, tag
+from flightlog_plugins.wire.json_text import dumps, joined, listed, sendable_arguments
+from flightlog_plugins.wire.model_name import COUNT, ENDPOINT, NUMBER, ModelName, Rule, one_of, parsed
+
+ADAPTER: Final = "openai"
+
+_OPTIONS: Final[Mapping[str, Rule]] = {
+    **ENDPOINT,
+    "max_tokens": COUNT,
+    "effort": one_of("none", "minimal", "low", "medium", "high", "xhigh", "max"),
+    "summary": one_of("auto", "concise", "detailed"),
+    "temperature": NUMBER,
+    "top_p": NUMBER,
+}
+
+
+def model_name(head: Head) -> ModelName:
+    """The model and its options."""
+    return parsed(head.model, _OPTIONS)
+
+
+def encoded(part: Head | Message) -> bytes:
+    """The fragment of `part`: a head, or the items of a message."""
+    match part:
+        case Head():
+            return _head(part)
+        case UserMessage():
+            return fragment(_message("user", "input_text", part.text))
+        case ToolResult():
+            return fragment(
+                joined(type='"function_call_output"', call_id=dumps(part.call_id), output=dumps(_result(part)))
+            )
+        case AssistantMessage():
+            return fragment(*_items(part))
+
+
+def body(fragments: Sequence[bytes]) -> bytes:
+    """The request that `fragments` make."""
+    _, head = opened(fragments[0])
+    items = [item for lines in messages_of(fragments) for item in lines]
+    return f'{head[:-1]},"input":{listed(items)}}}'.encode()
+
+
+def _head(head: Head) -> bytes:
+    model = model_name(head)
+    options = model.options
+    fields: dict[str, object] = {
+        "model": model.name,
+        "stream": True,
+        "store": False,
+        "include": ["reasoning.encrypted_content"],
+    }
+    if reasoning := {name: options[name] for name in ("effort", "summary") if name in options}:
+        fields["reasoning"] = reasoning
+    if limit := options.get("max_tokens"):
+        fields["max_output_tokens"] = int(limit)
+    for name in ("temperature", "top_p"):
+        if name in options:
+            fields[name] = float(options[name])
+    if head.system:
+        fields["instructions"] = head.system
+    texts = {name: dumps(value) for name, value in fields.items()}
+    if head.tools:
+        texts["tools"] = listed(
+            [
+                joined(
+                    type='"function"',
+                    name=dumps(tool.name),
+                    description=dumps(tool.description),
+                    parameters=tool.parameters,
+                    strict="false",
+                )
+                for tool in head.tools
+            ]
+        )
+    # Whoever encrypted the reasoning is the only one to read it.
+    return fragment(tag(ADAPTER, dumps([model.name, options.get("base_url", "")])), joined(**texts))
+
+
+def _items(answer: AssistantMessage) -> Iterator[str]:
+    """The items of an answer. Reasoning must be followed by what it led to, so none comes last."""
+    content = list(answer.content)
+    while content and isinstance(content[-1], ThinkingBlock):
+        content.pop()
+    state = state_of(ADAPTER, answer.replay)
+    phases = iter(state[1].get("phases", ()) if state else ())
+    for block in content:
+        yield from _item(block, phases)
+
+
+def _item(block: Block, phases: Iterator[Any]) -> Iterator[str]:
+    match block:
+        case TextBlock():
+            yield _message("assistant", "output_text", block.text, next(phases, None))
+        case ThinkingBlock():
+            state = block_state(ADAPTER, block)
+            if state and "item" in state[1]:
+                yield f"{state[0]}\t{dumps(state[1]['item'])}"
+        case ToolCallBlock():
+            yield joined(
+                type='"function_call"',
+                call_id=dumps(block.call_id),
+                name=dumps(block.name),
+                arguments=dumps(sendable_arguments(block.arguments)),
+            )
+
+
+def _message(role: str, kind: str, text: str, phase: object = None) -> str:
+    content = listed([joined(type=f'"{kind}"', text=dumps(text))])
+    fields = {"type": '"message"', "role": f'"{role}"', "content": content}
+    if isinstance(phase, str):
+        fields["phase"] = dumps(phase)
+    return joined(**fields)
+
+
+def _result(result: ToolResult) -> str:
+    """Its words; the protocol has no other way to say that a call failed."""
+    words = text_of(result.content)
+    return words if result.outcome == "ok" else f"[{result.outcome}] {words}"
