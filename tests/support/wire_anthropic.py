@@ -77,7 +77,7 @@ class AnthropicWire:
             return _error(404, "not_found_error", "Not found")
         body = asked.body
         try:
-            _check(body)
+            check(body)
         except Refused as error:
             self.refused.append(str(error))
             kind = "not_found_error" if str(error).startswith("model:") else "invalid_request_error"
@@ -185,7 +185,7 @@ def _require(condition: object, why: str) -> None:
         raise Refused(why)
 
 
-def _check(body: dict[str, Any]) -> None:
+def check(body: dict[str, Any]) -> None:
     """Raise `Refused` with what the provider says, if it refuses `body`."""
     for name in body.keys() - _TOP:
         raise Refused(f"{name}: Extra inputs are not permitted")

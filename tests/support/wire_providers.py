@@ -10,11 +10,13 @@ from typing import Any, Protocol
 from attrs import evolve, frozen
 
 from flightlog.core.assembler import Assembler
-from flightlog_hookspecs import AssistantMessage, BlockEvent
+from flightlog_hookspecs import Adapter, AssistantMessage, BlockEvent
 from flightlog_hookspecs.errors import ProviderError
 from flightlog_plugins import anthropic, deepseek, openai, openai_chat
 from flightlog_plugins.anthropic import decoding as anthropic_decoding
+from flightlog_plugins.anthropic import encoding as anthropic_encoding
 from flightlog_plugins.openai import decoding as responses_decoding
+from flightlog_plugins.openai import encoding as responses_encoding
 from flightlog_plugins.openai_chat import decoding as chat_decoding
 from flightlog_plugins.wire.sse import Frame, SseReader
 from support import wire_anthropic, wire_chat, wire_responses
@@ -53,6 +55,13 @@ class Provider:
     short_text: str
     error_frame: bytes
     asked: Asked
+    body: Callable[[Sequence[bytes]], bytes]
+
+    def adapter(self) -> Adapter:
+        """The adapter, as its plugin registers it."""
+        made: list[Adapter] = []
+        self.plugin.register_adapters(made.append)
+        return made[0]
 
     def frames(self, reply: Any) -> list[bytes]:
         """The frames of `reply` to a plain request."""
@@ -111,6 +120,7 @@ ANTHROPIC = Provider(
         raw=b'{"model":"claude-test","max_tokens":9,"stream":true,'
         b'"messages":[{"role":"user","content":[{"type":"text","text":"hello"}]}]}',
     ),
+    body=anthropic_encoding.body,
 )
 
 CHAT = Provider(
@@ -137,6 +147,7 @@ CHAT = Provider(
         headers={"authorization": f"Bearer {wire_chat.KEY}"},
         raw=b'{"model":"gpt-test","stream":true,"messages":[{"role":"user","content":"hello"}]}',
     ),
+    body=openai_chat.DIALECT.body,
 )
 DEEPSEEK = evolve(
     CHAT,
@@ -145,6 +156,7 @@ DEEPSEEK = evolve(
     model="deepseek-test",
     key_env="DEEPSEEK_API_KEY",
     wire=partial(wire_chat.ChatWire, thinks=True),
+    body=deepseek.DIALECT.body,
     full=([wire_chat.thinking("Where shall I look?"), *CHAT.full[0]], "tool_calls"),
 )
 
@@ -175,6 +187,7 @@ RESPONSES = Provider(
         raw=b'{"model":"gpt-test","stream":true,"store":false,"input":'
         b'[{"type":"message","role":"user","content":[{"type":"input_text","text":"hello"}]}]}',
     ),
+    body=responses_encoding.body,
 )
 
 PROVIDERS = [ANTHROPIC, CHAT, DEEPSEEK, RESPONSES]

@@ -1,0 +1,262 @@
+"""What Anthropic is sent, and that nothing of it ever changes once it was sent."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flightlog_hookspecs import (
+    AssistantMessage,
+    Head,
+    Message,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    ToolResult,
+    ToolSpec,
+    UserMessage,
+)
+from flightlog_hookspecs.content import text_blocks
+from flightlog_plugins.anthropic.encoding import NO_WORDS, body, call_id, encoded
+from support import wire_anthropic
+from support.wire_providers import ANTHROPIC, PROVIDERS, Provider
+
+TOOL = ToolSpec(name="look", description="Look.", parameters='{"type":"object","properties":{}}')
+HEAD = Head(adapter="anthropic", model="m", system="Be brief.", tools=(TOOL,))
+WORDS = st.text(max_size=6) | st.sampled_from(["", " ", "\n", '{"a": 1}', "\ud800", "\x00", "role\tby"])
+
+
+def user(words: str) -> UserMessage:
+    return UserMessage(message_id="m", content=text_blocks(words))
+
+
+def result(call_id: str, words: str = "seen", outcome: Any = "ok") -> ToolResult:
+    content = text_blocks(words)
+    return ToolResult(position=0, call_id=call_id, name="look", message_seq=1, outcome=outcome, content=content)
+
+
+def answer(*content: Any, **more: Any) -> AssistantMessage:
+    return AssistantMessage(attempt=1, content=content, finish="stop", **more)
+
+
+def sent(head: Head, *messages: Message) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(body([encoded(part) for part in (head, *messages)]))
+    return value
+
+
+def call(call_id: str, arguments: str = "{}") -> ToolCallBlock:
+    return ToolCallBlock(call_id=call_id, name="look", arguments=arguments)
+
+
+def own_thought(head: Head, words: str = "Hm.") -> ThinkingBlock:
+    """A block of thinking that came behind `head`."""
+    tag = encoded(head).decode().partition("\n")[0]
+    block = {"type": "thinking", "thinking": words, "signature": "s"}
+    return ThinkingBlock(text=words, replay=json.dumps({"by": tag, "block": block}))
+
+
+def test_a_whole_request_looks_as_the_provider_wants_it() -> None:
+    thought = own_thought(HEAD)
+    messages = [
+        user("Hi."),
+        answer(thought, TextBlock(text=""), TextBlock(text="I look."), call("a", ' {"x":\n1.0}'), call("b", "{broken")),
+        result("a"),
+        result("b", "", "error"),
+        user("And?"),
+        answer(TextBlock(text="Nothing.")),
+        user(" "),
+    ]
+    mark = {"type": "ephemeral"}
+    assert sent(HEAD, *messages) == {
+        "model": "m",
+        "max_tokens": 32000,
+        "stream": True,
+        "cache_control": mark,
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": mark}],
+        "tools": [
+            {
+                "name": "look",
+                "description": "Look.",
+                "input_schema": {"type": "object", "properties": {}},
+                "cache_control": mark,
+            }
+        ],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Hi."}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "Hm.", "signature": "s"},
+                    {"type": "text", "text": "I look."},
+                    {"type": "tool_use", "id": "a", "name": "look", "input": {"x": 1.0}},
+                    {"type": "tool_use", "id": "b", "name": "look", "input": {"unreadable_arguments": "{broken"}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "seen"}]},
+                    {"type": "tool_result", "tool_use_id": "b", "is_error": True},
+                    {"type": "text", "text": "And?"},
+                ],
+            },
+            {"role": "assistant", "content": [{"type": "text", "text": "Nothing."}]},
+            {"role": "user", "content": [{"type": "text", "text": NO_WORDS}]},
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("query", "fields"),
+    [
+        ("max_tokens=5", {"max_tokens": 5}),
+        ("thinking=adaptive&display=omitted", {"thinking": {"type": "adaptive", "display": "omitted"}}),
+        ("thinking=2048", {"thinking": {"type": "enabled", "budget_tokens": 2048}}),
+        ("effort=xhigh", {"output_config": {"effort": "xhigh"}}),
+        ("cache=1h", {"cache_control": {"type": "ephemeral", "ttl": "1h"}}),
+    ],
+)
+def test_the_options_of_a_model_s_name_are_sent(query: str, fields: dict[str, object]) -> None:
+    request = sent(Head(adapter="anthropic", model=f"m?{query}"), user("Hi."))
+    assert {name: request[name] for name in fields} == fields
+
+
+def test_a_cache_that_is_off_is_not_spoken_of() -> None:
+    assert b"cache_control" not in body([encoded(Head(adapter="anthropic", model="m?cache=off", system="x"))])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Head(adapter="anthropic", model="n", system="Be brief.", tools=(TOOL,)),
+        Head(adapter="anthropic", model="m", system="Be long.", tools=(TOOL,)),
+        Head(adapter="anthropic", model="m", system="Be brief."),
+    ],
+    ids=["model", "system", "tools"],
+)
+def test_thinking_is_left_out_behind_any_other_head(other: Head) -> None:
+    messages = [user("Hi."), answer(own_thought(HEAD), TextBlock(text="Yes.")), user("And?")]
+    assert len(sent(HEAD, *messages)["messages"][1]["content"]) == 2
+    assert sent(other, *messages)["messages"][1]["content"] == [{"type": "text", "text": "Yes."}]
+
+
+@pytest.mark.parametrize(
+    "replay", ["", "x", "[]", "{}", '{"by":7}', '{"by":"openai-0011223344556677","item":{}}', '{"by":"anthropic-x"}',
+               '{"by":"anthropic-a\\tb","block":{}}', '{"by":"anthropic-a\\nb","block":{}}']
+)  # fmt: skip
+def test_state_of_another_provider_or_of_nobody_is_left_out(replay: str) -> None:
+    message = answer(ThinkingBlock(text="Hm.", replay=replay), TextBlock(text="Yes."))
+    assert encoded(message) == b'assistant\n{"type":"text","text":"Yes."}'
+
+
+def test_an_id_that_the_provider_would_refuse_has_a_stand_in_that_fits() -> None:
+    assert call_id("toolu_01-x") == "toolu_01-x"
+    assert call_id("functions.look:0") == call_id("functions.look:0")
+    assert call_id("functions.look:0") != call_id("functions.look:1")
+    assert all(character.isalnum() or character in "_-" for character in call_id("functions.look:0 é\ud800"))
+
+
+BLOCKS = (
+    WORDS.map(lambda words: TextBlock(text=words))
+    | st.builds(ThinkingBlock, text=WORDS, replay=WORDS)
+    | st.just(own_thought(HEAD))
+)
+ANSWERS = st.builds(
+    lambda blocks, finish, replay: AssistantMessage(
+        attempt=1, content=(*blocks, TextBlock(text="x")), finish=finish, replay=replay
+    ),
+    st.lists(BLOCKS, max_size=3),
+    st.sampled_from(["stop", "interrupted", "length"]),
+    WORDS,
+)
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[Message]:
+    """Steps: some input, an answer, its calls with their results."""
+    messages: list[Message] = []
+    for step in range(draw(st.integers(1, 4))):
+        messages += [user(draw(WORDS)) for _ in range(draw(st.integers(int(not step), 2)))]
+        said = draw(ANSWERS)
+        made = [call(f"{draw(WORDS)}{step}.{number}", draw(WORDS)) for number in range(draw(st.integers(0, 2)))]
+        messages.append(AssistantMessage(attempt=1, content=(*said.content, *made), finish=said.finish))
+        outcomes = st.sampled_from(["ok", "error", "unknown"])
+        messages += [result(block.call_id, draw(WORDS), draw(outcomes)) for block in made]
+    return [*messages, user(draw(WORDS))]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
+@given(st.data())
+def test_up_to_each_answer_every_later_request_has_the_same_bytes(provider: Provider, data: st.DataObject) -> None:
+    messages = data.draw(conversations())
+    head = Head(adapter=provider.name, model=provider.model, system=data.draw(WORDS), tools=(TOOL,))
+    adapter, made = provider.adapter(), provider.body
+    fragments = [adapter.encode(part) for part in (head, *messages)]
+    whole = made(fragments)
+    for at, message in enumerate(messages):
+        if isinstance(message, AssistantMessage):
+            before = made(fragments[: at + 1])
+            json.loads(before)
+            # What closes the list, and the last message, differs; nothing in front of it does.
+            closed = before.rstrip(b"}]")
+            assert whole.startswith(closed), "what was sent was rewritten"
+    json.loads(whole)
+
+
+@given(conversations(), WORDS)
+def test_what_is_sent_keeps_the_provider_s_rules_whatever_was_said(messages: list[Message], system: str) -> None:
+    head = Head(adapter="anthropic", model="claude-test", system=system, tools=(TOOL,))
+    wire_anthropic.check(sent(head, *messages))
+
+
+def test_unknown_blocks_go_back_as_they_came() -> None:
+    frames = [
+        {"type": "message_start", "message": {"usage": {}}},
+        {
+            "type": "content_block_start",
+            "index": 0,
+            "content_block": {"type": "server_tool_use", "id": "s", "input": {}},
+        },
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": '{"q":'}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": "1}"}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "something_new", "x": 1}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": "Y"}},
+        {"type": "content_block_stop", "index": 1},
+        {"type": "something_new"},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn"},
+            "usage": {"output_tokens": 3, "input_tokens": None},
+        },
+        {"type": "message_stop"},
+    ]
+    message = ANTHROPIC.outcome([f"data: {json.dumps(frame)}\n\n".encode() for frame in frames])
+    assert isinstance(message, AssistantMessage)
+    opaque = message.content[0]
+    assert isinstance(opaque, ThinkingBlock)
+    assert json.loads(opaque.replay)["block"] == {"type": "server_tool_use", "id": "s", "input": {"q": 1}}
+
+
+@pytest.mark.parametrize(
+    ("frame", "kind"),
+    [
+        ({"type": "content_block_delta", "index": 3, "delta": {"type": "text_delta", "text": "x"}}, "protocol"),
+        ({"type": "content_block_stop", "index": 3}, "protocol"),
+        ({"type": "content_block_start", "index": "x", "content_block": {"type": "text", "text": ""}}, "protocol"),
+        ({"type": "message_delta", "delta": {"stop_reason": "tired"}, "usage": {}}, "protocol"),
+        ({"type": "error", "error": {"type": "rate_limit_error", "message": "x"}}, "rate_limit"),
+        ({"type": "error", "error": {"type": "api_error", "message": "x"}}, "server"),
+        ({"type": "error", "error": None}, "protocol"),
+        ({"type": "ping"}, "protocol"),
+        ([], "protocol"),
+    ],
+    ids=str,
+)
+def test_what_is_no_answer_has_a_name(frame: object, kind: str) -> None:
+    frames = [{"type": "message_start", "message": {"usage": {}}}, frame, {"type": "message_stop"}]
+    assert ANTHROPIC.outcome([f"data: {json.dumps(frame)}\n\n".encode() for frame in frames]) == kind

@@ -1,0 +1,108 @@
+"""What a Responses stream says, twice and in numbered events, and how it may end."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from flightlog_hookspecs import AssistantMessage, TextBlock, ThinkingBlock, ToolCallBlock
+from support import wire_responses
+from support.wire_providers import RESPONSES
+from support.wire_server import sse
+
+
+def events_of(items: Any, why: str = "") -> list[dict[str, Any]]:
+    """The events of a reply."""
+    frames = wire_responses.ResponsesWire([]).frames("gpt-test", items, why)
+    return [json.loads(frame.decode().partition("data: ")[2]) for frame in frames]
+
+
+def outcome(events: list[dict[str, Any]]) -> AssistantMessage | str:
+    return RESPONSES.outcome([sse(event) for event in events])
+
+
+FULL = events_of(RESPONSES.full[0])
+
+
+def test_reasoning_goes_into_the_log_whole_and_without_what_the_server_keeps_for_itself() -> None:
+    message = outcome(FULL)
+    assert isinstance(message, AssistantMessage)
+    thought = message.content[0]
+    assert isinstance(thought, ThinkingBlock)
+    assert thought.text == "Where shall I look?\n\nUp, perhaps."
+    kept = json.loads(thought.replay)
+    assert kept["by"] == "openai-tag"
+    assert kept["item"].keys() == {"type", "id", "summary", "encrypted_content"}
+    assert kept["item"]["encrypted_content"] != "half", "the sealed text of the beginning is not the whole one"
+    assert json.loads(message.replay) == {"by": "openai-tag", "phases": ["commentary"]}
+
+
+@pytest.mark.parametrize("at", range(1, len(FULL) - 1))
+def test_an_event_that_is_lost_is_noticed(at: int) -> None:
+    assert outcome([*FULL[:at], *FULL[at + 1 :]]) == "transport"
+
+
+@pytest.mark.parametrize("at", [at for at, event in enumerate(FULL) if event["type"].endswith("_text.delta")])
+def test_lost_words_are_noticed_though_nobody_numbers_the_events(at: int) -> None:
+    events = [{key: value for key, value in event.items() if key != "sequence_number"} for event in FULL]
+    without = outcome([*events[:at], *events[at + 1 :]])
+    if FULL[at]["type"] == "response.output_text.delta":
+        assert without == "transport"
+    else:
+        assert isinstance(without, AssistantMessage), "of a summary nothing depends on the words"
+
+
+@pytest.mark.parametrize(
+    ("why", "finish"),
+    [("max_output_tokens", "length"), ("content_filter", "filter"), ("steered", "steered"), ("max_messages", "length")],
+)
+def test_an_incomplete_answer_keeps_its_words_and_none_of_its_calls(why: str, finish: str) -> None:
+    message = outcome(events_of(RESPONSES.full[0], why))
+    assert isinstance(message, AssistantMessage)
+    assert message.finish == finish
+    assert not any(isinstance(block, ToolCallBlock) for block in message.content)
+
+
+def test_an_answer_that_is_capped_in_the_middle_of_its_words_keeps_those() -> None:
+    events = events_of([wire_responses.text("Hello there, you.")], "max_output_tokens")
+    at = next(at for at, event in enumerate(events) if event["type"] == "response.output_text.done")
+    capped = [*events[:at], {**events[-1], "sequence_number": at}]
+    message = outcome(capped)
+    assert isinstance(message, AssistantMessage)
+    assert message.content == (TextBlock(text="Hello there, you."),)
+
+
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [
+        ({"type": "response.failed", "response": {"error": {"code": "server_error", "message": "x"}}}, "server"),
+        (
+            {"type": "response.failed", "response": {"error": {"code": "rate_limit_exceeded", "message": "x"}}},
+            "rate_limit",
+        ),
+        ({"type": "response.failed", "response": {"error": {"code": "bio_policy", "message": "x"}}}, "filter"),
+        ({"type": "response.failed", "response": {}}, "server"),
+        ({"type": "error", "code": "server_overloaded", "message": "x", "param": None}, "overloaded"),
+        ({"type": "error", "error": {"type": "server_error", "code": None, "message": "x"}}, "server"),
+        ({"type": "error", "code": "context_length_exceeded", "message": "x"}, "context_overflow"),
+        ({"type": "response.incomplete", "response": {"incomplete_details": {"reason": "tired"}}}, "protocol"),
+        ({"type": "response.incomplete", "response": {}}, "protocol"),
+        ({"type": "response.cancelled", "response": {}}, "server"),
+        ({"type": "response.output_text.delta", "output_index": 5, "content_index": 0, "delta": "x"}, "protocol"),
+        ({"type": "response.something.new"}, "cut"),
+        ({}, "protocol"),
+    ],
+    ids=str,
+)
+def test_what_is_no_answer_has_a_name(event: dict[str, Any], kind: str) -> None:
+    assert outcome([*FULL[:2], event]) == kind
+
+
+def test_reasoning_that_led_to_nothing_is_not_sent_back() -> None:
+    message = outcome(events_of([wire_responses.text("Yes."), wire_responses.thinking("Hm.")], "max_output_tokens"))
+    assert isinstance(message, AssistantMessage)
+    assert isinstance(message.content[-1], ThinkingBlock)
+    adapter = RESPONSES.plugin.ResponsesAdapter()
+    assert b"reasoning" not in adapter.encode(message)
