@@ -259,7 +259,10 @@ class AssistantDelta:
 
 @frozen(kw_only=True)
 class AssistantMessage:
-    """The complete answer of one attempt; `interrupted` marks text cut off by a cancel or a crash."""
+    """The complete answer of one attempt; `interrupted` marks text cut off by a cancel or a crash.
+
+    Tokens are counted once each, as in `Usage`.
+    """
 
     kind: ClassVar[Literal["assistant/message"]] = "assistant/message"
     attempt: int
@@ -268,6 +271,7 @@ class AssistantMessage:
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
+    cache_write_tokens: int = 0
     replay: str = ""
 
     @property

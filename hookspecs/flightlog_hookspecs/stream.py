@@ -72,14 +72,16 @@ class BlockEnd:
 
 @frozen(kw_only=True)
 class Usage:
-    """Tokens of this attempt. `cached_tokens` are part of `input_tokens`."""
+    """Tokens of this attempt, each counted once: what was sent is the sum of the three kinds of input."""
 
     input_tokens: int = 0
-    """What was sent."""
+    """What was sent and only read."""
     output_tokens: int = 0
     """What was answered, thinking included."""
     cached_tokens: int = 0
-    """Those of `input_tokens` that were read from a cache."""
+    """What was sent and came from a cache."""
+    cache_write_tokens: int = 0
+    """What was sent and went into a cache."""
 
 
 @frozen(kw_only=True)

@@ -109,11 +109,15 @@ def test_reasoning_words_and_calls_are_blocks_in_the_order_they_came(name: str) 
         ({"prompt_tokens": 9, "completion_tokens": 2}, Usage(input_tokens=9, output_tokens=2)),
         (
             {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}},
-            Usage(input_tokens=9, output_tokens=2, cached_tokens=4),
+            Usage(input_tokens=5, output_tokens=2, cached_tokens=4),
         ),
         (
             {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": None, "prompt_cache_hit_tokens": 4},
-            Usage(input_tokens=9, output_tokens=2, cached_tokens=4),
+            Usage(input_tokens=5, output_tokens=2, cached_tokens=4),
+        ),
+        (
+            {"prompt_tokens": 3, "completion_tokens": 2, "prompt_cache_hit_tokens": 4},
+            Usage(input_tokens=0, output_tokens=2, cached_tokens=4),
         ),
         ({"prompt_tokens": None, "completion_tokens": None}, Usage()),
     ],

@@ -43,8 +43,9 @@ async def test_calls_and_their_results_are_accepted_and_the_connection_is_used_a
     assert server.connections == 1
     results = [message.text for message in messages_of(path) if isinstance(message, ToolResult)]
     assert results == ["I see up.", "I see here."] * 2
-    assert first.usage.input_tokens == 23 * 3
+    assert first.usage.input_tokens == 11 * 3
     assert first.usage.cached_tokens == 7 * 3
+    assert first.usage.cache_write_tokens == 5 * 3
     verified(path, *(registered.item for registered in kernel.registry.adapters.values()))
 
 

@@ -49,7 +49,7 @@ def failure(*events: Any) -> ProviderError:
 
 def test_a_full_answer_becomes_one_message() -> None:
     thinking = ThinkingBlock(text="hm", replay='{"signature":"s"}')
-    usage = Usage(input_tokens=5, output_tokens=2, cached_tokens=1)
+    usage = Usage(input_tokens=5, output_tokens=2, cached_tokens=1, cache_write_tokens=3)
     message = assembled(
         *block(0, thinking), *block(1, HELLO), *block(2, LOOK), usage, Finish(reason="tool_calls", replay="r")
     )
@@ -60,6 +60,7 @@ def test_a_full_answer_becomes_one_message() -> None:
         input_tokens=5,
         output_tokens=2,
         cached_tokens=1,
+        cache_write_tokens=3,
         replay="r",
     )
 

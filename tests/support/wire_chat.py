@@ -101,7 +101,8 @@ class ChatWire:
         if ids:
             self._reasons[ids[0]] = reasoning
         out.append(self._chunk({}, stop))
-        usage = {"prompt_tokens": 23, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": 7}}
+        details = {"cached_tokens": 7, "cache_write_tokens": 5}
+        usage = {"prompt_tokens": 23, "completion_tokens": 9, "prompt_tokens_details": details}
         out.append(sse({**self._envelope(), "choices": [], "usage": usage}))
         out.append(b"data: [DONE]\n\n")
         return out

@@ -162,9 +162,9 @@ def _counted(usage: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _usage(usage: Mapping[str, Any]) -> Usage:
-    cached = usage.get("cache_read_input_tokens", 0)
     return Usage(
-        input_tokens=usage.get("input_tokens", 0) + usage.get("cache_creation_input_tokens", 0) + cached,
+        input_tokens=usage.get("input_tokens", 0),
         output_tokens=usage.get("output_tokens", 0),
-        cached_tokens=cached,
+        cached_tokens=usage.get("cache_read_input_tokens", 0),
+        cache_write_tokens=usage.get("cache_creation_input_tokens", 0),
     )

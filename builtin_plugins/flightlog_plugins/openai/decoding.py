@@ -24,13 +24,13 @@ from flightlog_hookspecs import (
     ThinkingDelta,
     ToolCallBlock,
     ToolCallDelta,
-    Usage,
 )
 from flightlog_hookspecs.errors import ProviderError
 from flightlog_plugins.wire.failures import failure
 from flightlog_plugins.wire.fragments import kept
 from flightlog_plugins.wire.json_text import received
 from flightlog_plugins.wire.sse import Frame
+from flightlog_plugins.wire.tokens import counted
 
 _INCOMPLETE: Final[Mapping[str, FinishReason]] = {
     "max_output_tokens": "length",
@@ -208,10 +208,11 @@ class Reading:
         details = usage.get("input_tokens_details") or {}
         replay = kept(self.tag, phases=self._phases) if any(self._phases) else ""
         return [
-            Usage(
-                input_tokens=usage.get("input_tokens") or 0,
-                output_tokens=usage.get("output_tokens") or 0,
-                cached_tokens=details.get("cached_tokens") or 0,
+            counted(
+                usage.get("input_tokens") or 0,
+                usage.get("output_tokens") or 0,
+                details.get("cached_tokens") or 0,
+                details.get("cache_write_tokens") or 0,
             ),
             Finish(reason=reason, replay=replay),
         ]

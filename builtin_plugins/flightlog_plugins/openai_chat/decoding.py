@@ -29,6 +29,7 @@ from flightlog_plugins.wire.failures import failure
 from flightlog_plugins.wire.fragments import kept
 from flightlog_plugins.wire.json_text import is_object, received
 from flightlog_plugins.wire.sse import Frame
+from flightlog_plugins.wire.tokens import counted
 
 _FINISH: Final[Mapping[str, FinishReason]] = {
     "stop": "stop",
@@ -201,10 +202,9 @@ class Reading:
     def _usage(self, usage: dict[str, Any]) -> Usage:
         details = usage.get("prompt_tokens_details") or {}
         self._output_tokens = usage.get("completion_tokens") or 0
-        return Usage(
-            input_tokens=usage.get("prompt_tokens") or 0,
-            output_tokens=self._output_tokens,
-            cached_tokens=details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens") or 0,
+        cached = details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens") or 0
+        return counted(
+            usage.get("prompt_tokens") or 0, self._output_tokens, cached, details.get("cache_write_tokens") or 0
         )
 
 

@@ -16,7 +16,7 @@ class TurnCount:
     ended_us: int = 0
     steps: int = 0
     calls: int = 0
-    input_tokens: int = 0
+    input_tokens: int = 0  # all that was sent, caches included
     output_tokens: int = 0
     text: str = ""
     end: TurnEnd | None = None
@@ -50,7 +50,7 @@ class Tally:
             case ToolCall():
                 turn.calls += 1
             case AssistantMessage():
-                turn.input_tokens += event.input_tokens
+                turn.input_tokens += event.input_tokens + event.cached_tokens + event.cache_write_tokens
                 turn.output_tokens += event.output_tokens
                 turn.text = event.text
             case TurnEnd(reason="interrupted"):

@@ -108,6 +108,7 @@ class Assembler:
             input_tokens=self._usage.input_tokens,
             output_tokens=self._usage.output_tokens,
             cached_tokens=self._usage.cached_tokens,
+            cache_write_tokens=self._usage.cache_write_tokens,
             replay=self._finish.replay,
         )
 

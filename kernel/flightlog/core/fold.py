@@ -151,6 +151,7 @@ def _message(state: State, event: AssistantMessage, seq: int, epoch: int) -> Sta
         input_tokens=state.usage.input_tokens + event.input_tokens,
         output_tokens=state.usage.output_tokens + event.output_tokens,
         cached_tokens=state.usage.cached_tokens + event.cached_tokens,
+        cache_write_tokens=state.usage.cache_write_tokens + event.cache_write_tokens,
     )
     return changed(state, step=step, usage=usage, text=event.text)
 
