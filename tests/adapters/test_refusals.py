@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -96,30 +97,31 @@ async def test_a_server_that_is_not_there_is_a_transport_failure(provider: Provi
     assert (code, message[:12]) == ("transport", "ConnectError")
 
 
+STATUSES = {
+    400: "bad_request",
+    401: "auth",
+    403: "auth",
+    404: "bad_request",
+    408: "timeout",
+    413: "context_overflow",
+    429: "rate_limit",
+    500: "server",
+    502: "server",
+    503: "overloaded",
+    529: "overloaded",
+}
+BODIES = [{}, {"error": "what?"}, {"error": {"message": "what?"}}, [], "what?"]
+
+
 @providers
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [
-        (400, "bad_request"),
-        (401, "auth"),
-        (403, "auth"),
-        (404, "bad_request"),
-        (408, "timeout"),
-        (413, "context_overflow"),
-        (429, "rate_limit"),
-        (500, "server"),
-        (502, "server"),
-        (503, "overloaded"),
-        (529, "overloaded"),
-    ],
-)
-@pytest.mark.parametrize("body", [{}, {"error": "what?"}, {"error": {"message": "what?"}}, [], "what?"], ids=repr)
-async def test_every_status_is_a_failure_with_a_name_whatever_its_body(
-    provider: Provider, tmp_path: Path, status: int, kind: str, body: object
-) -> None:
-    code, message = await ended(provider, tmp_path / "log.db", provider.at("URL"), lambda asked: refusal(status, body))
-    assert code == kind
-    assert f"(HTTP {status})" in message
+async def test_every_status_is_a_failure_with_a_name_whatever_its_body(provider: Provider, tmp_path: Path) -> None:
+    given: list[Answer] = []
+    async with served(lambda asked: given.pop()) as server, wired(tmp_path / "log.db", provider.plugin) as kernel:
+        for number, (status, body) in enumerate(product(STATUSES, BODIES)):
+            given.append(refusal(status, body))
+            turn = await asked(kernel, provider.at(server.url), f"s{number}", limits=ONCE)
+            assert (turn.code, body) == (STATUSES[status], body)
+            assert f"(HTTP {status})" in turn.message
 
 
 @providers
