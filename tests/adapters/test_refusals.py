@@ -55,6 +55,16 @@ async def test_a_wrong_key_says_which_variable_to_check_and_never_shows_it(
 
 
 @providers
+@pytest.mark.parametrize("key", ["sk-4711\x01", "sk-4711\nx", "sk-4711é"], ids=ascii)
+async def test_a_key_that_can_be_none_is_refused_and_never_shown(
+    provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv(provider.key_env, key)
+    code, message = await ended(provider, tmp_path / "log.db", provider.at("URL"))
+    assert (code, message) == ("auth", f"{provider.key_env} holds characters that no API key has")
+
+
+@providers
 async def test_an_unknown_model_is_named(provider: Provider, tmp_path: Path) -> None:
     model = evolve(provider, model="made-up").at("URL")
     code, message = await ended(provider, tmp_path / "log.db", model)
@@ -79,6 +89,7 @@ async def test_a_missing_package_says_what_to_install(
         ("colour=red", "there is no option 'colour' (there are base_url, "),
         ("max_tokens=many", "max_tokens must be a whole number above zero, not 'many'"),
         ("base_url=ftp://x", "base_url must be an http or https address"),
+        ("base_url=http://x:99999", "base_url must be an http or https address"),
         ("base_url=http://me:secret@x", "base_url must be an http or https address"),
         ("key_env=no-name", "key_env must be the name of an environment variable"),
     ],

@@ -101,6 +101,9 @@ class Endpoint:
         key = os.environ.get(key_env, "").strip()
         if not key and not (service.key_optional and base_url):
             raise ProviderError("auth", f"no API key for {service.adapter}: set the environment variable {key_env}")
+        if not key.isascii() or not key.isprintable():
+            # The transport would refuse it with an error that shows it.
+            raise ProviderError("auth", f"{key_env} holds characters that no API key has")
         wanted = (base_url, key_env, key)
         if wanted not in self._clients:
             options: dict[str, Any] = {"base_url": base_url} if base_url else {}

@@ -52,9 +52,10 @@ def one_of(*values: str) -> Rule:
 def _is_url(value: str) -> bool:
     try:
         url = urlsplit(value)
-        return url.scheme in ("http", "https") and bool(url.hostname) and "@" not in url.netloc and not url.query
+        reachable = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
     except ValueError:
         return False
+    return reachable and "@" not in url.netloc and not url.query
 
 
 def _is_number(value: str) -> bool:
