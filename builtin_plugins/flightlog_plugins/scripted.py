@@ -90,10 +90,10 @@ class ScriptedAdapter:
             ) from None
         except ValueError as error:
             raise ProviderError("bad_request", f"{request.head.model!r}: {error}") from None
-        yield _played(reply, sum(map(len, request.fragments)))
+        yield _played(reply, len(request.messages), sum(map(len, request.fragments)))
 
 
-async def _played(reply: Reply, request_bytes: int) -> AsyncIterator[BlockEvent]:
+async def _played(reply: Reply, request_messages: int, request_bytes: int) -> AsyncIterator[BlockEvent]:
     said = 0
     if reply.text:
         yield BlockStart(index=0, type="text")
@@ -103,7 +103,8 @@ async def _played(reply: Reply, request_bytes: int) -> AsyncIterator[BlockEvent]
             said += 1
         yield BlockEnd(index=0, block=TextBlock(text=reply.text))
     for index, (name, arguments) in enumerate(reply.calls, 1):
-        call_id, raw = f"call_{index}", json.dumps(arguments)
+        # Unique in its session: a real model that takes over may insist on that.
+        call_id, raw = f"call_{request_messages}_{index}", json.dumps(arguments)
         yield BlockStart(index=index, type="tool_call", call_id=call_id, name=name)
         yield ToolCallDelta(index=index, text=raw)
         yield BlockEnd(index=index, block=ToolCallBlock(call_id=call_id, name=name, arguments=raw))

@@ -11,8 +11,9 @@ from attrs import evolve
 
 from flightlog import Limits
 from flightlog.testing import Bundle
-from flightlog_hookspecs import ToolResult
+from flightlog_hookspecs import ToolResult, tool
 from flightlog_hookspecs.events import AssistantDelta, RequestHeader
+from flightlog_plugins import scripted
 from support.cutting import cut_log
 from support.kernels import events_of, records_of, verified
 from support.wire_kernels import ONCE, answers_of, asked, look, messages_of, said, wired
@@ -143,3 +144,19 @@ async def test_words_are_in_the_log_while_the_next_ones_are_still_to_come(provid
     pieces = [(record.at_us // 1000 + piece.at_ms, piece.text) for record in records_of(path, deltas=True)
               if isinstance(record.event, AssistantDelta) for piece in record.event.pieces]  # fmt: skip
     assert len({at_ms for at_ms, _ in pieces}) > 5
+
+
+@providers
+async def test_a_session_that_began_offline_goes_on_with_a_real_model(provider: Provider, tmp_path: Path) -> None:
+    @tool(mode="parallel", effect="read")
+    async def append_line(path: str, line: str) -> str:
+        """Note a line."""
+        await trio.lowlevel.checkpoint()
+        return f"{line} in {path}"
+
+    wire = provider.wire([provider.full, provider.short])
+    plugins = (provider.plugin, scripted, Bundle(tools=[append_line]))
+    async with served(wire) as server, wired(tmp_path / "log.db", *plugins) as kernel:
+        await asked(kernel, "scripted:count?to=6&note_every=2")
+        turn = await asked(kernel, provider.at(server.url), limits=ONCE)
+    assert (turn.message, turn.text, wire.refused) == ("", provider.short_text, [])

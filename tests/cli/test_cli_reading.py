@@ -164,8 +164,8 @@ def test_show_request_for_people_holds_every_part_word_for_word(counted: Shell) 
         "\nBe exact.\n",
         f"\nappend_line: {request.head.tools[0].description}\n{request.head.tools[0].parameters}\n",
         "[1] user\ncount to 20\n[2] assistant\n1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n",
-        '▸ append_line {"path": "notes.txt", "line": "counted to 10"}  call_1\n',
-        "[3] tool append_line, ok, call_1\nappended to notes.txt\n",
+        '▸ append_line {"path": "notes.txt", "line": "counted to 10"}  call_1_1\n',
+        "[3] tool append_line, ok, call_1_1\nappended to notes.txt\n",
     )
     at = 0
     for part in parts:
