@@ -12,7 +12,7 @@ from hashlib import sha256
 from itertools import count
 from typing import Any
 
-from attrs import define, evolve, field
+from attrs import define, field
 
 from support.wire_server import Answer, Asked, Ending, refusal, sse
 
@@ -251,11 +251,3 @@ def _check_signatures(body: dict[str, Any]) -> None:
         else:
             continue
         _require(given == expected, f"messages: Invalid `signature` in `thinking` block {index}")
-
-
-def error_first(frames: list[bytes], at: int, kind: str) -> list[bytes]:
-    """`frames` up to `at`, then an error."""
-    return [*frames[:at], error_frame(kind, "planted")]
-
-
-__all__ = ["AnthropicWire", "call", "error_first", "error_frame", "evolve", "redacted", "text", "thinking"]

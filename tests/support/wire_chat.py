@@ -168,6 +168,3 @@ def _require(condition: object, why: str) -> None:
 def error_frame(kind: str, message: str) -> bytes:
     """An error in mid-stream."""
     return sse({"error": {"message": message, "type": kind, "code": kind, "param": None}})
-
-
-__all__ = ["ChatWire", "call", "error_frame", "text", "thinking"]
