@@ -164,15 +164,12 @@ async def _create(store: Store, name: str, title: str, clock: Clock) -> SessionK
         event=SessionCreated(uid=uid, title=title),
     )
     encoded = encode(first, 0, uid, b"")
-    # The session/opened that follows brings it to the disk, together with those of other sessions.
-    await entered(store, NewSession(name, uid), [encoded], barrier=False)
+    await entered(store, NewSession(name, uid), [encoded])
     found = store.key_of(name)
     assert found is not None, "it was entered, by us or by another process"
     return found
 
 
-async def entered(
-    store: Store, session: NewSession, rows: Sequence[Encoded], blobs: Sequence[Blob] = (), *, barrier: bool = True
-) -> bool:
+async def entered(store: Store, session: NewSession, rows: Sequence[Encoded], blobs: Sequence[Blob] = ()) -> bool:
     """Enter `session` with its first `rows` as one; False when its name or its uid is there already."""
-    return await when_free(store, lambda: store.create_session(session, *rows, blobs=blobs, barrier=barrier))
+    return await when_free(store, lambda: store.create_session(session, *rows, blobs=blobs))

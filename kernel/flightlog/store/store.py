@@ -134,9 +134,7 @@ class Store:
                 break
         return refused
 
-    def create_session(
-        self, session: NewSession, *rows: Encoded, blobs: Sequence[Blob] = (), barrier: bool = True
-    ) -> bool:
+    def create_session(self, session: NewSession, *rows: Encoded, blobs: Sequence[Blob] = ()) -> bool:
         """Enter `session` with its first rows; False, and nothing done, when its name or uid is there already."""
         is_new = False
 
@@ -147,7 +145,7 @@ class Store:
                 key = self.database.write("insert_session", [session])
                 self._insert([encoded._replace(row=encoded.row._replace(session=key)) for encoded in rows], blobs)
 
-        self._transact(enter, barrier=barrier)
+        self._transact(enter, barrier=True)
         return is_new
 
     def post(self, letter: LetterRow) -> LetterRow:
