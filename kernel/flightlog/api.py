@@ -161,7 +161,7 @@ class Kernel:
         _check_name(name)
         return Mailbox(self._store, name, self._clock)
 
-    async def serve(self) -> None:
+    async def deliver(self) -> None:
         """Hand letters to the sessions that this kernel owns and let hooks watch them, until cancelled.
 
         `open_kernel` runs it.
@@ -248,7 +248,7 @@ async def open_kernel(
     store = Store.open(_path("path", path))
     kernel = Kernel(store, registry, folder, clock or Clock(), on_boundary)
     try:
-        async with beside(kernel.serve):
+        async with beside(kernel.deliver):
             yield kernel
     finally:
         try:

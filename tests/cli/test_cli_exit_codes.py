@@ -24,7 +24,7 @@ WRITING = (("run", "more", "--session", "s"), ("resume", "s"))
         (["run", "x", "--nope"], "No such option '--nope'"),
         (["fly"], "No such command 'fly'"),
         (["run", "x", "--model", "nope"], "is not of the form 'adapter:model'"),
-        (["run", "x", "--model", "nope:m"], "no adapter named 'nope' (known: scripted)"),
+        (["run", "x", "--model", "nope:m"], "no adapter named 'nope' (known: "),
         (["run", "x", "--session", "a\nb"], "printable characters"),
         (["run", "x", "--workspace", "missing"], "'missing' does not exist"),
         (["run", "x", "--db", "missing/agent.db"], "its folder does not exist"),

@@ -28,7 +28,18 @@ from flightlog.testing.faults import SCRIPTS, Broken, World, named, oracles
 from flightlog.testing.faults.determinism import deterministic
 from flightlog.testing.faults.disk import Disk, Files
 from flightlog.testing.faults.judge import Judge, places_in, refused
-from flightlog.testing.faults.life import Bench, Found, Life, Log, bench, live, look, read_log, watched_life
+from flightlog.testing.faults.life import (
+    Bench,
+    Found,
+    Life,
+    Log,
+    bench,
+    live,
+    look,
+    read_log,
+    registry_of,
+    watched_life,
+)
 from flightlog.testing.faults.recorder import Recorder, recording
 from flightlog.testing.faults.world import Fact
 from support.children import environment
@@ -165,7 +176,7 @@ class Court:
                 found = look(self.place.path)
                 self.place.lay_out(files)
                 log = (
-                    read_log(self.place.path, named(self.name), verify=False)
+                    read_log(self.place.path, registry_of(named(self.name)), verify=False)
                     if found.rows
                     else Log(records={}, messages={})
                 )

@@ -16,6 +16,7 @@ BLOCKING = {"aclose": "close"}
 """What closes is named after how it is waited for."""
 LEFT_OUT = {
     "deliver": "open_kernel runs it",
+    "verifying": "for those who verify and read at once; verify() is what hosts need",
     "take_letters": "the kernel calls it",
     "fence": "the kernel calls it",
     "observe": "the kernel calls it",

@@ -37,7 +37,7 @@ from flightlog.testing.faults import Report, Script, World, named, oracles, run_
 from flightlog.testing.faults.determinism import clock_of, deterministic, reseed
 from flightlog.testing.faults.disk import Disk, Files
 from flightlog.testing.faults.judge import leaf, refused
-from flightlog.testing.faults.life import Bench, Life, bench, live, new_log, read_log, watched_life
+from flightlog.testing.faults.life import Bench, Life, bench, live, new_log, read_log, registry_of, watched_life
 from flightlog.testing.faults.oracles import Broken
 from flightlog_hookspecs.errors import FlightlogError, SessionBusy, StoreError
 
@@ -101,10 +101,10 @@ def damage(script: str, seed: int, points: int = 300) -> Finding:
 
 def _read_damaged(place: Bench, workload: Script, life: Life, files: Files, random: Random) -> Iterator[Broken]:
     place.lay_out(files)
-    written = read_log(place.path, workload)
+    written = read_log(place.path, registry_of(workload))
     place.lay_out(_damaged(place, files, random))
     try:
-        log = read_log(place.path, workload)
+        log = read_log(place.path, registry_of(workload))
     except FlightlogError:
         return
     except Exception as error:
@@ -198,7 +198,7 @@ async def _cancelled(place: Bench, workload: Script, unbroken: Life, seed: int, 
 
 
 def _judged(place: Bench, workload: Script, unbroken: Life, *worlds: World) -> list[Broken]:
-    log, facts = read_log(place.path, workload), [fact for world in worlds for fact in world.ledger]
+    log, facts = read_log(place.path, registry_of(workload)), [fact for world in worlds for fact in world.ledger]
     broken = [*oracles.effects(facts), *oracles.intents(facts, log.all_records())]
     for name, records in log.records.items():
         broken += oracles.one_outcome(records)

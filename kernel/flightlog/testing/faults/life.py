@@ -185,7 +185,7 @@ async def recovered(
     kernel = Kernel(store, Registry(outer=registry), "", clock_of(number), no_boundary)
     try:
         async with AsyncExitStack() as sessions:
-            await sessions.enter_async_context(beside(kernel.serve))
+            await sessions.enter_async_context(beside(kernel.deliver))
             for name in names:
                 await sessions.enter_async_context(kernel.session(name, model=workload.model, approver=True))
             rows, files = _rows(store), bench.photograph()
