@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from flightlog_hookspecs import Adapter, hookimpl
-from flightlog_plugins.openai_chat.adapter import ChatAdapter
+from flightlog_plugins.openai_chat.adapter import chat_adapter
 from flightlog_plugins.openai_chat.encoding import Dialect
 from flightlog_plugins.wire.endpoint import Service
 
@@ -34,4 +34,4 @@ DIALECT: Final = Dialect(adapter="deepseek", efforts=("low", "high", "max"), thi
 @hookimpl
 def register_adapters(register: Callable[[Adapter], None]) -> None:
     """Offer DeepSeek's models."""
-    register(ChatAdapter(SERVICE, DIALECT))
+    register(chat_adapter(SERVICE, DIALECT))

@@ -104,5 +104,5 @@ def test_reasoning_that_led_to_nothing_is_not_sent_back() -> None:
     message = outcome(events_of([wire_responses.text("Yes."), wire_responses.thinking("Hm.")], "max_output_tokens"))
     assert isinstance(message, AssistantMessage)
     assert isinstance(message.content[-1], ThinkingBlock)
-    adapter = RESPONSES.plugin.ResponsesAdapter()
+    adapter = RESPONSES.plugin.adapter()
     assert b"reasoning" not in adapter.encode(message)

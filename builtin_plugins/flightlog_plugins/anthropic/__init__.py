@@ -14,15 +14,14 @@ stood before it. Behind another head, and with another model, it is left out.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Final
 
-from flightlog_hookspecs import Adapter, BlockEvent, Head, Message, Request, hookimpl
+from flightlog_hookspecs import Adapter, hookimpl
 from flightlog_plugins.anthropic.decoding import Reading
 from flightlog_plugins.anthropic.encoding import ADAPTER, body, encoded, model_name
-from flightlog_plugins.wire.endpoint import Endpoint, Service
-from flightlog_plugins.wire.fragments import opened
+from flightlog_plugins.wire.adapter import WireAdapter
+from flightlog_plugins.wire.endpoint import Service
 
 SERVICE: Final = Service(
     adapter=ADAPTER,
@@ -34,32 +33,12 @@ SERVICE: Final = Service(
 )
 
 
-class AnthropicAdapter:
-    """Speaks the Messages API."""
-
-    name = ADAPTER
-
-    def __init__(self) -> None:
-        self._endpoint = Endpoint(SERVICE)
-
-    def encode(self, part: Head | Message) -> bytes:
-        """The head of the body, or the content blocks of a message."""
-        return encoded(part)
-
-    @asynccontextmanager
-    async def stream(self, request: Request, attempt: int) -> AsyncIterator[AsyncIterator[BlockEvent]]:  # noqa: ARG002
-        """Send it."""
-        tag, _ = opened(request.fragments[0])
-        reading = Reading(tag)
-        async with self._endpoint.events(model_name(request.head), body(request.fragments), reading.read) as events:
-            yield events
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._endpoint.aclose()
+def adapter() -> WireAdapter:
+    """A new adapter, with connections of its own."""
+    return WireAdapter(SERVICE, encoded, model_name, body, lambda tag, _request, _model: Reading(tag).read)
 
 
 @hookimpl
 def register_adapters(register: Callable[[Adapter], None]) -> None:
     """Offer Anthropic's models."""
-    register(AnthropicAdapter())
+    register(adapter())

@@ -13,15 +13,14 @@ model that it came from and to no other.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Final
 
-from flightlog_hookspecs import Adapter, BlockEvent, Head, Message, Request, hookimpl
+from flightlog_hookspecs import Adapter, hookimpl
 from flightlog_plugins.openai.decoding import Reading
 from flightlog_plugins.openai.encoding import ADAPTER, body, encoded, model_name
-from flightlog_plugins.wire.endpoint import Endpoint, Service
-from flightlog_plugins.wire.fragments import opened
+from flightlog_plugins.wire.adapter import WireAdapter
+from flightlog_plugins.wire.endpoint import Service
 
 SERVICE: Final = Service(
     adapter=ADAPTER,
@@ -33,32 +32,12 @@ SERVICE: Final = Service(
 )
 
 
-class ResponsesAdapter:
-    """Speaks the Responses API."""
-
-    name = ADAPTER
-
-    def __init__(self) -> None:
-        self._endpoint = Endpoint(SERVICE)
-
-    def encode(self, part: Head | Message) -> bytes:
-        """The head of the body, or the items of a message."""
-        return encoded(part)
-
-    @asynccontextmanager
-    async def stream(self, request: Request, attempt: int) -> AsyncIterator[AsyncIterator[BlockEvent]]:  # noqa: ARG002
-        """Send it."""
-        tag, _ = opened(request.fragments[0])
-        reading = Reading(tag)
-        async with self._endpoint.events(model_name(request.head), body(request.fragments), reading.read) as events:
-            yield events
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._endpoint.aclose()
+def adapter() -> WireAdapter:
+    """A new adapter, with connections of its own."""
+    return WireAdapter(SERVICE, encoded, model_name, body, lambda tag, _request, _model: Reading(tag).read)
 
 
 @hookimpl
 def register_adapters(register: Callable[[Adapter], None]) -> None:
     """Offer OpenAI's models."""
-    register(ResponsesAdapter())
+    register(adapter())

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from flightlog_hookspecs import Adapter, hookimpl
-from flightlog_plugins.openai_chat.adapter import ChatAdapter
+from flightlog_plugins.openai_chat.adapter import chat_adapter
 from flightlog_plugins.openai_chat.encoding import Dialect
 from flightlog_plugins.wire.endpoint import Service
 
@@ -40,4 +40,4 @@ DIALECT: Final = Dialect(
 @hookimpl
 def register_adapters(register: Callable[[Adapter], None]) -> None:
     """Offer what speaks Chat Completions."""
-    register(ChatAdapter(SERVICE, DIALECT))
+    register(chat_adapter(SERVICE, DIALECT))

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
-from flightlog_hookspecs import BlockEvent, Head, Message, Request
+from flightlog_hookspecs import Request
 from flightlog_plugins.openai_chat.decoding import Reading
 from flightlog_plugins.openai_chat.encoding import Dialect
-from flightlog_plugins.wire.endpoint import Endpoint, Service
-from flightlog_plugins.wire.fragments import opened
+from flightlog_plugins.wire.adapter import WireAdapter
+from flightlog_plugins.wire.endpoint import Read, Service
+from flightlog_plugins.wire.model_name import ModelName
 
 
-class ChatAdapter:
-    """Speaks Chat Completions."""
+def chat_adapter(service: Service, dialect: Dialect) -> WireAdapter:
+    """A new adapter for `service`, with connections of its own."""
 
-    def __init__(self, service: Service, dialect: Dialect) -> None:
-        self.name = dialect.adapter
-        self._dialect = dialect
-        self._endpoint = Endpoint(service)
+    def reading(tag: str, request: Request, model: ModelName) -> Read:
+        return Reading(tag, request.messages, int(model.options.get("max_tokens", 0))).read
 
-    def encode(self, part: Head | Message) -> bytes:
-        """The head of the body, or one message."""
-        return self._dialect.encoded(part)
-
-    @asynccontextmanager
-    async def stream(self, request: Request, attempt: int) -> AsyncIterator[AsyncIterator[BlockEvent]]:  # noqa: ARG002
-        """Send it."""
-        model = self._dialect.model_name(request.head)
-        tag, _ = opened(request.fragments[0])
-        reading = Reading(tag, request.messages, int(model.options.get("max_tokens", 0)))
-        async with self._endpoint.events(model, self._dialect.body(request.fragments), reading.read) as events:
-            yield events
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._endpoint.aclose()
+    return WireAdapter(service, dialect.encoded, dialect.model_name, dialect.body, reading)

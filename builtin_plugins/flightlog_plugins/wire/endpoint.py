@@ -22,6 +22,10 @@ LINGER_S = 0.5
 """How long a complete answer waits for the end of its stream, without which its connection cannot be used again."""
 
 
+Read = Callable[[Frame | None], list[BlockEvent]]
+"""What a frame of the stream comes to; None stands for its end."""
+
+
 @frozen(kw_only=True)
 class Service:
     """What is to be known of a provider before it is reached.
@@ -59,9 +63,7 @@ class Endpoint:
     _clients: dict[tuple[str, str, str], _Client] = field(factory=dict, init=False)
 
     @asynccontextmanager
-    async def events(
-        self, model: ModelName, body: bytes, read: Callable[[Frame | None], list[BlockEvent]]
-    ) -> AsyncIterator[AsyncIterator[BlockEvent]]:
+    async def events(self, model: ModelName, body: bytes, read: Read) -> AsyncIterator[AsyncIterator[BlockEvent]]:
         """Post `body` and yield what `read` makes of each frame, and of None once the stream has ended.
 
         Raises `ProviderError` for every failure. Leaving hangs up.
@@ -112,9 +114,7 @@ class Endpoint:
         return self._clients[wanted]
 
 
-async def _read(
-    response: Any, client: _Client, model: ModelName, read: Callable[[Frame | None], list[BlockEvent]]
-) -> AsyncIterator[BlockEvent]:
+async def _read(response: Any, client: _Client, model: ModelName, read: Read) -> AsyncIterator[BlockEvent]:
     """The block events of a response. `Finish` comes when the stream has ended, or should have."""
     reader = SseReader()
     finish: Finish | None = None
