@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,43 +22,11 @@ from flightlog_hookspecs.errors import HeadMismatch, LogCorrupt, NotAFlightlog, 
 from flightlog_hookspecs.events import Record, SessionCreated, SessionRepaired, ToolResult
 from support import kernels
 from support.damage import PAGE_BYTES, PLACES, STRUCTURES, SURGERY, TABLES, VALUES, Image, flipped, operate, unguarded
-from support.files import Pen, content, copied, in_memory, look, opened, photograph, plain, rich
+from support.files import Pen, content, look, opened, photograph, plain, rich
 
 Content = dict[str, list[Record]]
 FEW = settings(max_examples=settings.default.max_examples // 2)
 """Each example opens a file a dozen times."""
-
-
-@pytest.fixture(scope="module")
-def closed() -> Iterator[Image]:
-    """A log that was closed cleanly."""
-    with in_memory() as folder:
-        path = folder / "log.db"
-        rich(path)
-        yield Image(path, {name: len(records) for name, records in content(path).items()})
-
-
-@pytest.fixture(scope="module")
-def pages(closed: Image) -> dict[str, list[int]]:
-    """Its pages, by table and index."""
-    return closed.pages()
-
-
-@pytest.fixture(scope="module")
-def killed() -> Iterator[Image]:
-    """A log whose owner died: its end is in the -wal."""
-    with in_memory() as folder:
-        path = folder / "log.db"
-        rich(path)
-        with opened(path) as store:
-            pen = Pen(store, "u")
-            for number in range(12):
-                pen.say(f"number {number} " * 20, barrier=number % 3 != 1)
-            acked = pen.acked
-            pen.say("never acknowledged", barrier=False)
-            copy = copied(path, folder / "copy.db")
-        durable = {name: len(records) for name, records in content(path).items()}
-        yield Image(copy, {**durable, "u": acked})
 
 
 def uid_of(records: list[Record]) -> str:
