@@ -78,6 +78,8 @@ def _told(state: State, texts: Mapping[str, str], new_id: Callable[[], str]) -> 
 
 def _changed_plugins(logged: Sequence[PluginVersion], registered: Sequence[PluginVersion]) -> list[Event]:
     """What was taken back and registered since the log last said which plugins there are."""
+    if logged == registered:  # so it is before nearly every step
+        return []
     gone, new = Counter(logged) - Counter(registered), Counter(registered) - Counter(logged)
     return [
         *(PluginUnloaded(plugin=plugin.name, version=plugin.version) for plugin in gone.elements()),
