@@ -18,6 +18,7 @@ from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import PluginFault
 from flightlog_hookspecs.hooks import (
     ANSWERS,
+    GUARDS,
     Allow,
     Append,
     Arguments,
@@ -39,7 +40,7 @@ from flightlog_hookspecs.hooks import (
 )
 from flightlog_hookspecs.tools import ToolOutput
 
-_STRENGTH: Final[Mapping[type, int]] = {Allow: 0, Arguments: 1, Ask: 2, Deny: 3}
+_STRENGTH: Final[Mapping[type, int]] = {Allow: 0, Ask: 1, Deny: 2}
 
 
 @frozen(kw_only=True)
@@ -103,7 +104,6 @@ class Hooks:
     async def before_tool(self, proposed: ProposedCall) -> Ruling:
         """Whether the call may run. Deny beats Ask beats Arguments beats Allow, the first of equals counts."""
         ruling = Ruling(verdict=Allow())
-        strongest = 0
         for hook in self._registry.hooks("before_tool"):
             answer = await self._asked(hook, proposed)
             if isinstance(answer, PluginFault):
@@ -111,8 +111,7 @@ class Hooks:
                 answer = Deny(f"the guard {hook.item.name!r} failed, so the call was not made")
             if isinstance(answer, Arguments) and ruling.arguments is None:
                 ruling = evolve(ruling, arguments=answer.arguments)
-            if isinstance(answer, (Deny, Ask)) and _STRENGTH[type(answer)] > strongest:
-                strongest = _STRENGTH[type(answer)]
+            if isinstance(answer, (Deny, Ask)) and _STRENGTH[type(answer)] > _STRENGTH[type(ruling.verdict)]:
                 ruling = evolve(ruling, verdict=answer, guard=hook.item.name)
         return ruling
 
@@ -163,7 +162,7 @@ class Hooks:
             match await self._asked(hook, view):
                 case PluginFault() as fault:
                     opinion = evolve(opinion, faults=(*opinion.faults, fault))
-                    if point in ("before_step", "before_request") and not opinion.veto:
+                    if point in GUARDS and not opinion.veto:
                         opinion = evolve(opinion, veto=f"the guard {hook.item.name!r} failed")
                 case Veto(reason=reason) if not opinion.veto:
                     opinion = evolve(opinion, veto=reason or f"the guard {hook.item.name!r} said no")

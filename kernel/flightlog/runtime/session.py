@@ -115,10 +115,9 @@ class Session:
 
         A turn whose calls wait for a person's answers goes on when they come; without `wait` it is left
         open, and returned with reason "paused". A second call joins the first, and waits as that one does or
-        longer. `cancel` makes it return
-        the aborted turn and leave the rest of the queue. Cancelling the caller closes the turn, then goes
-        on. Raises `StoreError` when the log cannot be written (reopen to resume) and `InvariantViolation`
-        for a bug.
+        longer. `cancel` makes it return the aborted turn and leave the rest of the queue. Cancelling the
+        caller closes the turn, then goes on. Raises `StoreError` when the log cannot be written (reopen to
+        resume) and `InvariantViolation` for a bug.
         """
         self._check_open()
         await self.take_letters()
