@@ -33,8 +33,8 @@ _EXIT_WAIT_S: Final = 5.0
 class _Closed(UsageError):
     """The kernel is closed, and with it all that it held."""
 
-    def __init__(self) -> None:
-        super().__init__("the kernel is closed")
+    def __init__(self, what: str = "the kernel is closed") -> None:
+        super().__init__(what)
 
 
 class _CallCancelled(BaseException):
@@ -74,7 +74,7 @@ class _Call(Generic[T]):
             with self._scope:
                 result = await self._function(*self._args)
         except trio.Cancelled:
-            self.future.set_exception(UsageError("the kernel was closed before the call had ended"))
+            self.future.set_exception(_Closed("the kernel was closed before the call had ended"))
             raise
         except BaseException as error:  # also SystemExit: it must not end the thread that others use
             self.future.set_exception(unwrapped(error))
@@ -308,7 +308,10 @@ class Following(Iterator[Record]):
 
     def __next__(self) -> Record:
         if not self._at_hand:
-            self._at_hand.extend(self._thread.run(self._stream.batch, self._arrived))
+            try:
+                self._at_hand.extend(self._thread.run(self._stream.batch, self._arrived))
+            except _Closed:  # the last records may have come while nobody waited for them
+                self._at_hand.extend(self._stream.rest(self._arrived))
         if not self._at_hand:
             raise StopIteration
         self._arrived = self._at_hand[0].seq
@@ -333,7 +336,10 @@ class AsyncFollowing(AsyncIterator[Record]):
             self._stream = await self._thread.acall(self._subscribe)
             self._arrived = self._stream.seq
         if not self._at_hand:
-            self._at_hand.extend(await self._thread.arun(self._stream.batch, self._arrived))
+            try:
+                self._at_hand.extend(await self._thread.arun(self._stream.batch, self._arrived))
+            except _Closed:  # the last records may have come while nobody waited for them
+                self._at_hand.extend(self._stream.rest(self._arrived))
         if not self._at_hand:
             raise StopAsyncIteration
         self._arrived = self._at_hand[0].seq

@@ -87,10 +87,26 @@ def test_events_are_followed_by_many_tasks_to_the_end(tmp_path: Path) -> None:
                 await session.run()
             whole = records_of(path, deltas=True)
             assert [await task for task in following] == [whole[number:] for number in range(3)]
-            reader = asyncio.create_task(all_of(kernel.read("s").events()))
+            stream = kernel.read("s").events()
+            old = [await anext(stream) for _ in whole]
+            reader = asyncio.create_task(all_of(stream))
             async with kernel.session("s", model="fake:m"):
                 pass
-        assert await reader == records_of(path, deltas=True)
+        assert old + await reader == records_of(path, deltas=True)
+
+    run(main)
+
+
+def test_whoever_reads_on_after_the_close_gets_the_last_records(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+
+    async def main() -> None:
+        async with kernel_of(path, words("one")) as kernel, kernel.session("s", model="fake:m") as session:
+            stream = session.events()
+            found = [await anext(stream)]
+            await session.followup("hi")
+            await session.run()
+        assert found + [record async for record in stream] == records_of(path, deltas=True)
 
     run(main)
 

@@ -55,10 +55,37 @@ def test_events_are_followed_from_another_thread_to_the_end(tmp_path: Path) -> N
         whole = records_of(path, deltas=True)
         for found in following:
             assert found.result() == whole
-        reader = pool.submit(list, kernel.read("s").events(after=3))
+        stream = kernel.read("s").events(after=3)
+        old = [next(stream) for _ in whole[3:]]
+        reader = pool.submit(list, stream)
         with kernel.session("s", model="fake:m"):
             pass
-    assert reader.result() == records_of(path, deltas=True)[3:], "the kernel's close ended it"
+    assert old + reader.result() == records_of(path, deltas=True)[3:], "the kernel's close ended it"
+
+
+@pytest.mark.parametrize("read", [1, 2])
+def test_whoever_reads_on_after_the_close_gets_the_last_records(tmp_path: Path, read: int) -> None:
+    path = tmp_path / "a.db"
+    with kernel_of(path, words("one")) as kernel, kernel.session("s", model="fake:m") as session:
+        stream = kernel.read("s").events()
+        found = [next(stream) for _ in range(read)]
+        session.followup("hi")
+        session.run()
+    assert found + list(stream) == records_of(path, deltas=True)
+
+
+def test_whoever_stood_too_far_back_at_the_close_is_told_where_to_go_on(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with kernel_of(path, words("one")) as kernel:
+        with kernel.session("s", model="fake:m") as session:
+            session.followup("hi")
+            session.run()
+        stream = kernel.read("s").events()
+        with kernel.session("s", model="fake:m"):
+            pass
+    whole = records_of(path, deltas=True)
+    with pytest.raises(UsageError, match=f"stood at 0 of {len(whole)} records; go on with events\\(after=0\\)"):
+        next(stream)
 
 
 def test_many_threads_share_one_kernel(tmp_path: Path) -> None:

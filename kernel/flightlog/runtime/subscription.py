@@ -68,20 +68,35 @@ class Subscription(AsyncIterator[Record]):
         `after` says what has really arrived, for callers whose waiting may be cut off while this
         returns. A page is the most.
         """
-        if after is not None and after != self.seq:
-            self.seq, self._digest = after, None
+        self._go_to(after)
         while True:
             await trio.lowlevel.checkpoint()
-            found = self._page()
+            found = self._wanted()
             if found:
-                self.seq = found[-1].seq
-                wanted = [record for record in found if self._deltas or not isinstance(record.event, AssistantDelta)]
-                if wanted:
-                    return wanted
-            elif self._is_over():
-                return []
-            else:
+                return found
+            if found is None:
+                if self._is_over():
+                    return []
                 await self._feed.wait()
+
+    def rest(self, after: int) -> list[Record]:
+        """What a closed kernel still has in memory. Raises UsageError if that does not go on after `after`."""
+        self._go_to(after)
+        while (found := self._wanted()) == []:
+            pass
+        return found or []
+
+    def _go_to(self, after: int | None) -> None:
+        if after is not None and after != self.seq:
+            self.seq, self._digest = after, None
+
+    def _wanted(self) -> list[Record] | None:
+        """Of the next page those that were asked for, perhaps none; None if there is no page."""
+        found = self._page()
+        if not found:
+            return None
+        self.seq = found[-1].seq
+        return [record for record in found if self._deltas or not isinstance(record.event, AssistantDelta)]
 
     def _page(self) -> list[Record]:
         found = self._feed.behind(self.seq, LIVE_PAGE_ROWS)

@@ -5,7 +5,7 @@
 | P1 | what opens is a prefix, byte for byte, of what was written |
 | P2 | all that was acknowledged is in it |
 | P3 | a crash alone is never refused, and whatever is refused has a name |
-| P4 | recovery adds nothing but what closes a turn; a call has one outcome; recovering twice is recovering once |
+| P4 | recovery only closes turns that wait for nobody; a call has one outcome; recovering twice is recovering once |
 | P5 | what may not be repeated takes effect at most once |
 | P6 | whatever took effect has its call in the log |
 | P7 | in the end the conversation is that of a run that was never broken |
