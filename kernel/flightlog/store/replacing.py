@@ -59,8 +59,8 @@ def written_anew(
             database = ApswDatabase(part)
             try:
                 database.read("journal_mode_memory")  # a file that is not finished is thrown away
-                database.script(schema_sql())
                 database.begin(barrier=True)
+                database.script(schema_sql())
                 database.write("insert_session_as", sessions)
                 number = _copy(database, rows, source)
                 database.write("insert_letter", (letter[1:] for letter in letters))
