@@ -10,12 +10,11 @@ import pytest
 import flightlog
 from flightlog.store.witness import announce, read_witness
 from flightlog_hookspecs.errors import HeadMismatch, LogCorrupt
-from flightlog_hookspecs.events import Record, SessionRepaired
-from support.damage import unguarded
+from flightlog_hookspecs.events import SessionRepaired
 from support.doom import killed, points_of, sparse
-from support.files import Pen, content, copied, in_memory, look, opened, plain, written
+from support.files import Pen, content, copied, in_memory, opened, written
+from support.logs_to_replace import damaged_row, lost_wal, lost_wal_and_row, three_sessions, without_news
 
-Content = dict[str, list[Record]]
 SWITCH = ("replace", "announce", "part_of", "bring_to_disk", "record", "_write")
 """The functions in which one file takes the place of the other."""
 BOTH = pytest.mark.parametrize("functions", [(), SWITCH], ids=["anywhere", "at each line of the switch"])
@@ -25,13 +24,6 @@ BOTH = pytest.mark.parametrize("functions", [(), SWITCH], ids=["anywhere", "at e
 def memory() -> Iterator[Path]:
     with in_memory() as folder:
         yield folder
-
-
-def three_sessions(path: Path) -> None:
-    """A log in which what is purged or damaged stands between what stays."""
-    for name in ("a", "b", "c"):
-        written(path, "one", "two", name=name)
-    written(path, "three", name="b")
 
 
 def purging(path: Path, acknowledge: Callable[[object], None]) -> None:
@@ -44,42 +36,10 @@ def repairing(path: Path, acknowledge: Callable[[object], None]) -> None:
     acknowledge("repaired")
 
 
-def damaged_row(path: Path) -> None:
-    """A changed row in session "b"."""
-    three_sessions(path)
-    with plain(path) as database:
-        unguarded(database).execute("UPDATE events SET at = at + 1 WHERE session = 2 AND seq = 3")
-    look(path)
-
-
-def lost_wal(path: Path) -> None:
-    """The -wal of a killed owner is gone, and with it rows that were durable; the witness knows."""
-    source = path.with_suffix(".source")
-    three_sessions(source)
-    with opened(source) as store:
-        Pen(store, "a").say("gone with the -wal")
-        Pen(store, "c").say("this too")
-        copied(source, path, "", "-head")
-
-
-def lost_wal_and_row(path: Path) -> None:
-    """Both, so that the repaired log is shorter than what is left of the damaged one."""
-    lost_wal(path)
-    with plain(path) as database:
-        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        unguarded(database).execute("UPDATE events SET at = at + 1 WHERE session = 2 AND seq = 1")
-    look(path)
-
-
 def master(memory: Path, make: Callable[[Path], None]) -> Path:
     path = memory / "master.db"
     make(path)
     return path
-
-
-def without_news(found: Content) -> Content:
-    """What the sessions hold besides the mark of a repair, whose time and id differ from run to run."""
-    return {name: [r for r in rows if not isinstance(r.event, SessionRepaired)] for name, rows in found.items()}
 
 
 @pytest.mark.kill

@@ -19,7 +19,7 @@ from attrs import define, field, frozen
 
 SECTOR_BYTES: Final = 512
 
-Kind = Literal["create", "write", "truncate", "sync", "delete", "sync-folder", "read", "begin"]
+Kind = Literal["create", "write", "truncate", "sync", "delete", "link", "rename", "sync-folder", "read", "begin"]
 Mode = Literal["lost", "all", "prefix", "file", "subset"]
 """What of the unsynced is on the disk: nothing; all (a SIGKILL: the system lives on); as much as was written
 until some moment, the last sector torn; all of one file; any choice of sectors, some torn, one garbage."""
@@ -42,7 +42,7 @@ def digest_of(files: Files) -> bytes:
 
 @frozen
 class Op:
-    """One operation on a file: `data` is written at `offset`, or `offset` is the new size.
+    """One operation on a file: `data` is written at `offset`, `offset` is the new size, or `to` its other name.
 
     `known` is how much the world knew just before it: a length of the ledger.
     """
@@ -52,6 +52,7 @@ class Op:
     offset: int = 0
     data: bytes = b""
     known: int = 0
+    to: str = ""
 
 
 @frozen
@@ -74,7 +75,7 @@ class Disk:
     _names: dict[str, int] = field(factory=dict, init=False)
     _contents: dict[int, bytes] = field(factory=dict, init=False)
     _pending: list[_Change] = field(factory=list, init=False)
-    _renames: list[tuple[str, int | None]] = field(factory=list, init=False)
+    _renames: list[Mapping[str, int | None]] = field(factory=list, init=False)
     _nodes: int = field(default=0, init=False)
 
     @classmethod
@@ -102,9 +103,13 @@ class Disk:
         """Let `op` happen."""
         match op.kind:
             case "create":
-                self._renames.append((op.file, self._new_node(b"")))
+                self._renames.append({op.file: self._new_node(b"")})
             case "delete":
-                self._renames.append((op.file, None))
+                self._renames.append({op.file: None})
+            case "link":
+                self._renames.append({op.to: self._node(op.file)})
+            case "rename":
+                self._renames.append({op.file: None, op.to: self._node(op.file)})
             case "write":
                 node = self._node(op.file)
                 for start, end in _sectors(op.offset, len(op.data)):
@@ -137,11 +142,12 @@ class Disk:
 
     def _named(self, count: int) -> dict[str, int]:
         names = dict(self._names)
-        for name, node in self._renames[:count]:
-            if node is None:
-                names.pop(name, None)
-            else:
-                names[name] = node
+        for change in self._renames[:count]:
+            for name, node in change.items():
+                if node is None:
+                    names.pop(name, None)
+                else:
+                    names[name] = node
         return names
 
     def _node(self, name: str) -> int:

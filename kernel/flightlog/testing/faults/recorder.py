@@ -18,13 +18,14 @@ from typing import Any, Final, Literal
 import apsw
 from attrs import define, field, frozen
 
-from flightlog.store import locks, log_file, new_file, witness
+from flightlog.store import locks, log_file, new_file, replacing, witness
 from flightlog.store.connection import ApswDatabase, Busy
 from flightlog.store.statements import statements
 from flightlog.testing.faults.disk import Kind, Op
 
 _NAMES: Final = {"": "db", "-wal": "wal", "-journal": "journal", "-head": "head"}
-_OWN_CALLS: Final = (log_file, witness, locks, new_file)
+_DRAWN: Final = re.compile(r"\.[a-z0-9_]{8}\.part")
+_OWN_CALLS: Final = (log_file, witness, locks, new_file, replacing)
 _DEFAULT_VFS: Final = "unix"
 _CHECKPOINT_PAGES: Final = range(12, 31, 6)
 
@@ -72,17 +73,20 @@ class Recorder:
     stopped: bool = field(default=False, init=False)
 
     def name_of(self, path: object) -> str:
-        """How `path` is called here, "" when it is none of the files."""
+        """How `path` is called here, "" when it is none of the files; those that only pass by what follows its name."""
         text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
-        return _NAMES.get(text.removeprefix(self.path), "") if text.startswith(self.path) else ""
+        if not text.startswith(self.path) or text.endswith("-shm"):
+            return ""
+        rest = text.removeprefix(self.path)
+        return _NAMES.get(rest) or _DRAWN.sub(".part", rest)
 
-    def add(self, kind: Kind, file: str, offset: int = 0, data: bytes = b"") -> bool:
+    def add(self, kind: Kind, file: str, offset: int = 0, data: bytes = b"", to: str = "") -> bool:
         """Note an operation that is about to happen. True when it is to fail."""
         if self.stopped or not file:
             return False
         failing = self._fails(kind)
         if not failing and kind not in ("read", "begin"):
-            self.ops.append(Op(kind, file, offset, data, self.known()))
+            self.ops.append(Op(kind, file, offset, data, self.known(), to))
         return failing
 
     def _fails(self, kind: Kind) -> bool:
@@ -223,6 +227,24 @@ class _WatchedOs:
     def fsync(self, fd: int) -> None:
         self._check("sync-folder" if self._opened.get(fd) == "folder" else "sync", fd)
         os.fsync(fd)
+
+    def link(self, path: str, to: str) -> None:
+        self._check_name("link", path, to)
+        os.link(path, to)
+
+    def rename(self, path: str, to: str) -> None:
+        self._check_name("rename", path, to)
+        os.rename(path, to)
+
+    def unlink(self, path: str) -> None:
+        if os.path.lexists(path):
+            self._check_name("delete", path)
+        os.unlink(path)
+
+    def _check_name(self, kind: Kind, path: str, to: str = "") -> None:
+        file = self._recorder.name_of(path)
+        if self._recorder.add(kind, file, to=self._recorder.name_of(to)):
+            raise OSError(_EIO, f"planted: {kind} {file}")
 
 
 _EIO: Final = 5
