@@ -20,6 +20,7 @@ from flightlog_hookspecs import (
     Head,
     Hook,
     Message,
+    Price,
     PromptSection,
     ProposedCall,
     Replace,
@@ -168,3 +169,8 @@ def register_hooks(register: Callable[[Hook], None]) -> None:
 @hookimpl
 def register_subagents(register: Callable[[Subagent], None]) -> None:
     register(Subagent(name="critic", description="Find faults.", prompt="Be strict.", tools=("look",)))
+
+
+@hookimpl
+def register_prices(register: Callable[[Price], None]) -> None:
+    register(Price(model="a:*", currency="USD", input="3", output="15", cached="0.30"))

@@ -26,6 +26,7 @@ from flightlog_hookspecs.hooks import (
     hook,
 )
 from flightlog_hookspecs.markers import CONTRACT_VERSION, PROJECT, hookimpl, hookspec
+from flightlog_hookspecs.prices import Price
 from flightlog_hookspecs.prompt import PromptSection
 from flightlog_hookspecs.stream import (
     BlockEnd,
@@ -69,6 +70,7 @@ __all__ = [
     "Mode",
     "Outcome",
     "Point",
+    "Price",
     "PromptSection",
     "ProposedCall",
     "Replace",

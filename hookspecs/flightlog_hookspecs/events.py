@@ -258,10 +258,25 @@ class AssistantDelta:
 
 
 @frozen(kw_only=True)
+class TokenPrice:
+    """What one token of each kind costs, in 10^-12 of the currency; None where nobody said.
+
+    The same numbers are millionths of the currency for a million tokens.
+    """
+
+    currency: str
+    input_pico: int
+    output_pico: int
+    cached_pico: int | None = None
+    cache_write_pico: int | None = None
+
+
+@frozen(kw_only=True)
 class AssistantMessage:
     """The complete answer of one attempt; `interrupted` marks text cut off by a cancel or a crash.
 
-    Tokens are counted once each, as in `Usage`.
+    Tokens are counted once each, as in `Usage`; an answer without any was not counted. `price` is the one
+    that held as the request was sent.
     """
 
     kind: ClassVar[Literal["assistant/message"]] = "assistant/message"
@@ -273,6 +288,22 @@ class AssistantMessage:
     cached_tokens: int = 0
     cache_write_tokens: int = 0
     replay: str = ""
+    price: TokenPrice | None = None
+
+    @property
+    def cost_pico(self) -> int | None:
+        """What it cost, in 10^-12 of the price's currency, below 2^63; None where that is not known."""
+        price = self.price
+        amounts = (self.input_tokens, self.output_tokens, self.cached_tokens, self.cache_write_tokens)
+        if price is None or self.interrupted or not any(amounts) or min(amounts) < 0:
+            return None
+        cost = 0
+        prices = (price.input_pico, price.output_pico, price.cached_pico, price.cache_write_pico)
+        for tokens, pico in zip(amounts, prices, strict=True):
+            if tokens and pico is None:
+                return None
+            cost += tokens * (pico or 0)
+        return cost if 0 <= cost < 2**63 else None
 
     @property
     def interrupted(self) -> bool:

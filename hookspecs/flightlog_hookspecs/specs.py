@@ -11,6 +11,7 @@ from collections.abc import Callable
 from flightlog_hookspecs.adapters import Adapter
 from flightlog_hookspecs.hooks import Hook
 from flightlog_hookspecs.markers import hookspec
+from flightlog_hookspecs.prices import Price
 from flightlog_hookspecs.prompt import PromptSection
 from flightlog_hookspecs.subagents import Subagent
 from flightlog_hookspecs.tools import Tool
@@ -39,3 +40,8 @@ def register_hooks(register: Callable[[Hook], None]) -> None:
 @hookspec
 def register_subagents(register: Callable[[Subagent], None]) -> None:
     """Offer kinds of child sessions: call `register(subagent)` for each."""
+
+
+@hookspec
+def register_prices(register: Callable[[Price], None]) -> None:
+    """Offer prices: call `register(price)` for each. Of those that fit a model the first counts, a session's first."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flightlog.runtime.inbox import Accepted
     from flightlog.runtime.journal import HeadToken
     from flightlog.runtime.mailbox import Mailbox, Posted
-    from flightlog.runtime.reader import LogReader, SentRequest, SessionReader, SessionSummary
+    from flightlog.runtime.reader import LogReader, SentRequest, SessionReader, SessionSummary, Spending
     from flightlog.runtime.registration import Registration
     from flightlog.runtime.session import Session, Turn
     from flightlog.runtime.upkeep import purge, repair
@@ -51,6 +51,7 @@ __all__ = [
     "Session",
     "SessionReader",
     "SessionSummary",
+    "Spending",
     "Turn",
     "__version__",
     "aio",
@@ -85,6 +86,7 @@ _HOME = {
     "Session": "flightlog.runtime.session",
     "SessionReader": "flightlog.runtime.reader",
     "SessionSummary": "flightlog.runtime.reader",
+    "Spending": "flightlog.runtime.reader",
     "Turn": "flightlog.runtime.session",
     "__version__": "flightlog.version",
     "hookimpl": "flightlog_hookspecs",

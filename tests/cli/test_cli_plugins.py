@@ -7,7 +7,7 @@ from flightlog_process import Shell
 
 RICH = '''
 print("hello from the import")
-from flightlog_hookspecs import Hook, PromptSection, Subagent, Tool, hookimpl, tool
+from flightlog_hookspecs import Hook, Price, PromptSection, Subagent, Tool, hookimpl, tool
 
 @tool(mode="parallel", effect="read")
 def look(at: str) -> str:
@@ -29,6 +29,10 @@ def register_hooks(register):
 @hookimpl
 def register_subagents(register):
     register(Subagent(name="critic", description="Find faults.", prompt="Be strict."))
+
+@hookimpl
+def register_prices(register):
+    register(Price(model="a:m", currency="USD", input="1", output="2"))
 '''
 TORN = "\n\nraise RuntimeError('no \x1b[31mluck')\n"
 
@@ -55,6 +59,7 @@ def test_what_each_plugin_registers_is_listed(mixed: Shell) -> None:
         "  sections  manners (static)",
         "  hooks     before_tool: guard",
         "  subagents critic",
+        "  prices    a:m",
         "  adapters  scripted:",
     ):
         assert f"{line}\n" in out
@@ -83,6 +88,7 @@ def test_json_is_one_document_whatever_plugins_print(mixed: Shell) -> None:
         "sections": [{"name": "manners", "kind": "static", "rank": 1}],
         "hooks": [{"point": "before_tool", "name": "guard"}],
         "subagents": ["critic"],
+        "prices": ["a:m"],
     }
     (problem,) = done.json["problems"]
     assert (problem["name"], problem["version"], problem["distribution"]) == ("torn", "1.0", "torn")

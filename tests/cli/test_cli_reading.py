@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import trio
 from flightlog_process import Shell
@@ -90,13 +92,14 @@ def test_sessions_of_a_log_without_any_says_so(shell: Shell) -> None:
 
 def test_show_collapses_the_streamed_rows_unless_asked_not_to(counted: Shell) -> None:
     kinds = counted.kinds("c")
-    heading, *lines = counted.call("show", "c").out.splitlines()
+    heading, *lines, total = counted.call("show", "c").out.splitlines()
     assert heading.split() == ["row", "time", "(UTC)", "step", "event", "what"]
     assert len(lines) < len(kinds)
     assert any("assistant/delta   21\u00d7 1↵2↵3↵4↵5↵6↵7↵8↵9↵10↵" in line for line in lines)
     assert any('tool/call         append_line(path="notes.txt", line="counted to 10")' in line for line in lines)
     assert lines[-2].endswith("turn/end          completed")
-    assert len(counted.call("show", "c", "--deltas").out.splitlines()) == 1 + len(kinds)
+    assert re.fullmatch(r"[\d,]+ in, [\d,]+ out", total)
+    assert len(counted.call("show", "c", "--deltas").out.splitlines()) == 2 + len(kinds)
 
 
 def test_show_json_is_the_whole_log_one_event_a_line(counted: Shell) -> None:
@@ -127,6 +130,8 @@ def test_run_json_prints_the_same_events_as_show_json(shell: Shell) -> None:
                 "calls": 0,
                 "input_tokens": again[-1]["turns"][0]["input_tokens"],
                 "output_tokens": 1,
+                "costs_pico": {},
+                "unpriced": 1,
                 "reason": "completed",
                 "cause": "",
                 "code": "",

@@ -160,3 +160,19 @@ def test_what_a_killed_process_left_is_recovered_and_told(stubborn: Shell) -> No
     ]
     messages = stubborn.run("show", "s", "--request", "2.1", "--json").json["messages"]
     assert messages[1]["content"] == [{"type": "text", "text": "one two "}]
+
+
+def test_what_a_turn_and_a_session_cost_is_said_where_prices_are_known(shell: Shell) -> None:
+    (shell.folder / "prices.toml").write_text('["scripted:say"]\ncurrency = "USD"\ninput = "0"\noutput = "0.25"\n')
+    costly = shell.with_plugin("our-prices", "our_prices")
+    (shell.folder / "site" / "our_prices.py").write_text(
+        "from flightlog_plugins.prices import Prices\n\n"
+        "register_prices = Prices.from_file('prices.toml').register_prices\n"
+    )
+    ran = costly.run("run", "x", "--session", "s", "--model", "scripted:say?text=hello")
+    assert "1 out \u00b7 0.00000025 USD \u00b7" in ran.out + ran.err
+    assert shell.call("show", "s").out.splitlines()[-1].endswith("1 out \u00b7 0.00000025 USD")
+    last = costly.run("run", "x", "--session", "s", "--json").json_lines[-1]["turns"][0]
+    assert (last["costs_pico"], last["unpriced"]) == ({"USD": 250_000}, 0)
+    costly.run("run", "x", "--session", "s", "--model", "scripted:echo")
+    assert shell.call("show", "s").out.splitlines()[-1].endswith("0.0000005 USD and 1 attempt of unknown cost")

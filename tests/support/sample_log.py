@@ -25,6 +25,7 @@ from flightlog_hookspecs.events import (
     SessionRepaired,
     StepEnd,
     StepStart,
+    TokenPrice,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -43,6 +44,7 @@ ASKED = (
     ToolCallBlock(call_id="c1", name="look", arguments='{"at":"sky"}'),
     ToolCallBlock(call_id="c2", name="look", arguments=""),
 )
+PRICE = TokenPrice(currency="USD", input_pico=3_000_000, output_pico=15_000_000)
 CALL = ToolCall(
     position=0,
     call_id="c1",
@@ -85,7 +87,7 @@ EVENTS: tuple[Event, ...] = (
         attempt=2, block=0, type="text", pieces=(DeltaPiece(at_ms=0, text="I\0"), DeltaPiece(at_ms=1, text="!"))
     ),
     UnknownEvent(kind="newer/thing", data='{"a":1}'),
-    AssistantMessage(attempt=2, content=ASKED, finish="tool_calls", input_tokens=9, output_tokens=4),
+    AssistantMessage(attempt=2, content=ASKED, finish="tool_calls", input_tokens=9, output_tokens=4, price=PRICE),
     ApprovalAsked(position=0, call_id="c1", name="look", message_seq=17, question="\0 may it?", guard="ask"),
     ApprovalDecided(asked_seq=18, decision="allowed", by="ada"),
     PluginFault(plugin="p", hook="h", error="broken"),

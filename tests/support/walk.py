@@ -41,6 +41,7 @@ from flightlog_hookspecs.events import (
     Source,
     StepEnd,
     StepStart,
+    TokenPrice,
     ToolCall,
     ToolResult,
     ToolSpec,
@@ -77,6 +78,14 @@ _failures = st.builds(
     message=_words,
     retryable=st.booleans(),
 )
+_prices = st.none() | st.builds(
+    TokenPrice,
+    currency=st.sampled_from(["USD", "EUR"]),
+    input_pico=st.sampled_from([0, 3_000_000, 10**15]),
+    output_pico=st.integers(0, 20_000_000),
+    cached_pico=st.none() | st.integers(0, 999),
+    cache_write_pico=st.none() | st.just(3_750_000),
+)
 _text_blocks = st.builds(TextBlock, text=_words)
 _thinking_blocks = st.builds(ThinkingBlock, text=_words, replay=_brief)
 _call_blocks = st.builds(
@@ -107,7 +116,8 @@ class Walk:
 
     def __attrs_post_init__(self) -> None:
         self._random = Random(self.seed)
-        self.append(SessionCreated(uid=f"uid of {self.session}", title=self._drawn(_brief)))
+        origin = self._drawn(st.sampled_from([0, 0, 0, 1, 2]))
+        self.append(SessionCreated(uid=f"uid of {self.session}", title=self._drawn(_brief), origin_turn=origin))
 
     def move(self) -> None:
         """Make one of the moves that are possible now."""
@@ -327,13 +337,16 @@ class Walk:
         return (self._message((TextBlock(text="half a wo"),), "interrupted"),)
 
     def _message(self, content: tuple[Block, ...], finish: str) -> AssistantMessage:
-        tokens = st.integers(0, 5000)
+        tokens = st.sampled_from([0, 0, 1, 2**30]) | st.integers(0, 500)
         return AssistantMessage(
             attempt=self._attempt(),
             content=content,
             finish=finish,  # type: ignore[arg-type]
             input_tokens=self._drawn(tokens),
             output_tokens=self._drawn(tokens),
+            cached_tokens=self._drawn(tokens),
+            cache_write_tokens=self._drawn(tokens),
+            price=self._drawn(_prices),
             replay=self._drawn(_brief),
         )
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from flightlog.cli.output import Output
 from flightlog.cli.tally import TurnCount
-from flightlog.cli.terminal_text import arguments, counted, duration, one_line
+from flightlog.cli.terminal_text import arguments, cost, counted, duration, one_line
 from flightlog_hookspecs.events import (
     ApprovalAsked,
     ApprovalDecided,
@@ -96,6 +96,7 @@ def status_line(output: Output, session: str, turn: TurnCount) -> None:
         counted(turn.steps, "step"),
         *([counted(turn.calls, "call")] if turn.calls else []),
         f"{turn.input_tokens:,} in, {turn.output_tokens:,} out",
+        *([cost(turn.costs_pico, turn.unpriced)] if turn.costs_pico else []),
         duration(turn.ended_us - turn.started_us),
         f"session {one_line(session)}",
     ]

@@ -69,6 +69,7 @@ def _form(registry: Registry) -> dict[str, Any]:
                 ],
                 "hooks": [{"point": hook.item.point, "name": hook.item.name} for hook in offer.hooks],
                 "subagents": list(offer.subagents),
+                "prices": list(offer.prices),
             }
             for offer in registry.offers
         ],
@@ -105,6 +106,7 @@ def _contents(offer: Offer) -> list[tuple[str, list[str]]]:
         ("sections", sections),
         ("hooks", hooks),
         ("subagents", list(offer.subagents)),
+        ("prices", list(offer.prices)),
     ]
     return [(what, names) for what, names in kinds if names]
 

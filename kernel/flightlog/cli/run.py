@@ -251,6 +251,8 @@ def _result(order: Order, tally: Tally, pending: int, questions: list[Question])
             "calls": turn.calls,
             "input_tokens": turn.input_tokens,
             "output_tokens": turn.output_tokens,
+            "costs_pico": turn.costs_pico,
+            "unpriced": turn.unpriced,
             **{name: value for name, value in plain(turn.end or _PAUSED).items() if name != "kind"},
         }
         for turn in tally.turns

@@ -10,13 +10,13 @@ from attrs import frozen
 from rich.table import Table
 from rich.text import Text
 
-from flightlog import SentRequest, SessionReader, SessionSummary
+from flightlog import SentRequest, SessionReader, SessionSummary, Spending
 from flightlog.api import open_log
 from flightlog.cli.exits import FINE
 from flightlog.cli.json_form import message_form, plain, record_form
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
-from flightlog.cli.terminal_text import counted, moment, one_line, visible
+from flightlog.cli.terminal_text import cost, counted, moment, one_line, visible
 from flightlog.cli.timeline import condensed, separate, show_entries
 from flightlog_hookspecs.content import TextBlock, ThinkingBlock, ToolCallBlock
 from flightlog_hookspecs.errors import LogCorrupt
@@ -124,6 +124,17 @@ def _show_timeline(reader: SessionReader, output: Output, *, deltas: bool) -> No
             output.json(record_form(record))
     else:
         show_entries(separate(records) if deltas else condensed(records), output)
+        if spent := reader.usage():
+            output.line((_total(spent), "dim"))
+
+
+def _total(spent: list[Spending]) -> str:
+    """What the session spent, on one line."""
+    sent = sum(one.input_tokens + one.cached_tokens + one.cache_write_tokens for one in spent)
+    total = f"{sent:,} in, {sum(one.output_tokens for one in spent):,} out"
+    costs = {one.currency: one.cost_pico for one in spent if one.currency is not None and one.cost_pico is not None}
+    unpriced = sum(one.attempts for one in spent if one.currency is None)
+    return f"{total} \u00b7 {cost(costs, unpriced)}" if costs else total
 
 
 def _show_request(request: SentRequest, session: str, output: Output) -> None:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from attrs import define, field
 
-from flightlog_hookspecs.events import AssistantMessage, Record, SessionOpened, StepStart, ToolCall, TurnEnd, TurnStart
+from flightlog_hookspecs.events import (
+    AssistantMessage,
+    Record,
+    RequestSent,
+    SessionOpened,
+    StepStart,
+    ToolCall,
+    TurnEnd,
+    TurnStart,
+)
 
 
 @define
@@ -18,6 +27,8 @@ class TurnCount:
     calls: int = 0
     input_tokens: int = 0  # all that was sent, caches included
     output_tokens: int = 0
+    costs_pico: dict[str, int] = field(factory=dict)  # by currency
+    unpriced: int = 0  # attempts whose cost is not known
     text: str = ""
     end: TurnEnd | None = None
 
@@ -49,10 +60,15 @@ class Tally:
                 turn.steps += 1
             case ToolCall():
                 turn.calls += 1
+            case RequestSent():
+                turn.unpriced += 1
             case AssistantMessage():
                 turn.input_tokens += event.input_tokens + event.cached_tokens + event.cache_write_tokens
                 turn.output_tokens += event.output_tokens
                 turn.text = event.text
+                if event.price and (cost := event.cost_pico) is not None:
+                    turn.unpriced -= 1
+                    turn.costs_pico[event.price.currency] = turn.costs_pico.get(event.price.currency, 0) + cost
             case TurnEnd(reason="interrupted"):
                 self.turns.pop()
             case TurnEnd():

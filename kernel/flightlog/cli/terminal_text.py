@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -63,6 +64,18 @@ def duration(microseconds: int) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+
+
+def cost(costs_pico: Mapping[str, int], unpriced: int) -> str:
+    """Costs in 10^-12 by currency as people read them; with `unpriced` attempts they are not all there was."""
+    amounts = " + ".join(f"{_amount(pico)} {one_line(currency)}" for currency, pico in costs_pico.items())
+    return f"{amounts} and {counted(unpriced, 'attempt')} of unknown cost" if unpriced else amounts
+
+
+def _amount(pico: int) -> str:
+    """All decimals that are not zeros, at least two: what is shown is what was spent."""
+    whole, rest = divmod(pico, 10**12)
+    return f"{whole:,}.{f'{rest:012d}'.rstrip('0').ljust(2, '0')}"
 
 
 def counted(number: int, noun: str) -> str:

@@ -213,13 +213,29 @@ def plugin_errors(records: Records) -> list[Row]:
 
 
 def usage(records: Records) -> list[Row]:
-    """(session, turn, answers, input_tokens, output_tokens, cached_tokens)."""
+    """(session, turn, attempts, answers, input_tokens, output_tokens, cached_tokens, cache_write_tokens, ...).
+
+    The last two are the cost and its currency.
+    """
+    forked_at = {record.session: event.origin_turn for record, event in _of(records, SessionCreated)}
+    answers = {(*_step(record), event.attempt): event for record, event in _of(records, AssistantMessage)}
     spent: dict[Row, list[int]] = {}
-    for record, event in _of(records, AssistantMessage):
-        sums = spent.setdefault((record.session, record.turn), [0, 0, 0, 0])
-        for index, amount in enumerate((1, event.input_tokens, event.output_tokens, event.cached_tokens)):
-            sums[index] += amount
-    return [(*key, *sums) for key, sums in spent.items()]
+    for record, sent in _of(records, RequestSent):
+        if (record.turn or 0) <= forked_at[record.session]:
+            continue
+        amounts: tuple[int, ...] = (1, 0, 0, 0, 0, 0, 0)
+        currency = None
+        if answer := answers.get((*_step(record), sent.attempt)):
+            tokens = (answer.input_tokens, answer.output_tokens, answer.cached_tokens, answer.cache_write_tokens)
+            cost = answer.cost_pico
+            amounts = (1, 1, *tokens, cost or 0)
+            currency = answer.price.currency if answer.price and cost is not None else None
+        sums = spent.setdefault((record.session, record.turn, currency), [0] * len(amounts))
+        sums[:] = map(sum, zip(sums, amounts, strict=True))
+    return [
+        (session, turn, *counts, None if currency is None else cost, currency)
+        for (session, turn, currency), (*counts, cost) in spent.items()
+    ]
 
 
 def timeline(records: Records) -> list[Row]:

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar, get_args
 import pluggy
 
 from flightlog.core.context import HOST_SECTION
+from flightlog.core.prices import token_price
 from flightlog.core.tool_schema import prepare
 from flightlog.runtime import quarantine
 from flightlog.runtime.error_groups import described
@@ -22,9 +23,10 @@ from flightlog.runtime.registry import Loaded, Offer, Registered, Registry
 from flightlog_hookspecs import specs
 from flightlog_hookspecs.adapters import Adapter
 from flightlog_hookspecs.errors import PluginError, UsageError
-from flightlog_hookspecs.events import Head, Message, PluginVersion
+from flightlog_hookspecs.events import Head, Message, PluginVersion, TokenPrice
 from flightlog_hookspecs.hooks import Hook, Point
 from flightlog_hookspecs.markers import CONTRACT_VERSION, PROJECT
+from flightlog_hookspecs.prices import Price
 from flightlog_hookspecs.prompt import PromptSection, SectionKind
 from flightlog_hookspecs.subagents import Subagent
 from flightlog_hookspecs.tools import Tool
@@ -108,6 +110,7 @@ def offered(plugin: object, version: PluginVersion) -> Offer:
         register=lambda section: _take(offer, offer.sections, "prompt section", _section(section))
     )
     manager.hook.register_subagents(register=lambda one: _take(offer, offer.subagents, "subagent", _subagent(one)))
+    manager.hook.register_prices(register=lambda price: _take(offer, offer.prices, "price of", _price(price)))
     return offer
 
 
@@ -152,6 +155,11 @@ def _subagent(subagent: Subagent) -> tuple[str, Subagent]:
         f"a subagent's name must be a string, not {subagent.name!r}",
     )
     return subagent.name, subagent
+
+
+def _price(price: Price) -> tuple[str, TokenPrice]:
+    _expect(isinstance(price, Price), f"register_prices was given {price!r}, not a Price")
+    return price.model, token_price(price)
 
 
 def _hook(hook: Hook) -> Hook:

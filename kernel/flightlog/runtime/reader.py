@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, Self, TypeVar
 
 import trio
-from attrs import frozen
+from attrs import fields, frozen
 
 from flightlog.core.history import EncodedRequest
 from flightlog.core.limits import QUERY_MAX_ROWS, QUERY_MAX_S
@@ -62,6 +62,24 @@ class SessionSummary:
     epoch: int
     last_turn: int | None
     last_reason: str | None
+
+
+@frozen(kw_only=True)
+class Spending:
+    """What a session spent in one currency: tokens, each counted once, and `cost_pico`, in 10^-12 of it.
+
+    `currency` and `cost_pico` are None together, for what nobody can price: attempts that were not answered,
+    interrupted or uncounted answers, and those of models without a price.
+    """
+
+    currency: str | None
+    attempts: int
+    answers: int
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    cache_write_tokens: int
+    cost_pico: int | None
 
 
 class SessionReader:
@@ -143,6 +161,12 @@ class SessionReader:
         closing = parsed(line)
         assert isinstance(closing, Closing), "an export ends with its closing line"
         return HeadToken(session=self.session, seq=closing.rows, digest=closing.head.hex())
+
+    def usage(self) -> list[Spending]:
+        """What it spent by currency, what has no known cost last. Turns that a fork took over do not count."""
+        names = tuple(field.name for field in fields(Spending))
+        rows = self._store.read("usage_of", self.session)
+        return [Spending(**dict(zip(names, row, strict=True))) for row in rows]
 
     def timeline(self) -> list[tuple[int, str, int | None, int | None, str, str | None, str | None]]:
         """The flight log for people: (seq, time, turn, step, kind, what, text) per event."""

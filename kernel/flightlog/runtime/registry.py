@@ -17,10 +17,11 @@ from typing import Any, Final, Generic, TypeVar
 import trio
 from attrs import define, field, frozen
 
+from flightlog.core.prices import fits
 from flightlog.core.tool_schema import PreparedTool
 from flightlog_hookspecs.adapters import Adapter
 from flightlog_hookspecs.errors import UsageError
-from flightlog_hookspecs.events import Head, PluginVersion
+from flightlog_hookspecs.events import Head, PluginVersion, TokenPrice
 from flightlog_hookspecs.hooks import Hook, Point
 from flightlog_hookspecs.prompt import PromptSection
 from flightlog_hookspecs.subagents import Subagent
@@ -88,6 +89,7 @@ class Offer:
     adapters: dict[str, Registered[Adapter]] = field(factory=dict)
     sections: dict[str, Registered[PromptSection]] = field(factory=dict)
     subagents: dict[str, Registered[Subagent]] = field(factory=dict)
+    prices: dict[str, Registered[TokenPrice]] = field(factory=dict)
     hooks: list[Registered[Hook]] = field(factory=list)
 
     async def retire(self) -> None:
@@ -127,6 +129,7 @@ class Registry:
         self._adapters: dict[str, Registered[Adapter]] = {}
         self._sections: dict[str, Registered[PromptSection]] = {}
         self._subagents: dict[str, Registered[Subagent]] = {}
+        self._prices: dict[str, Registered[TokenPrice]] = {}
 
     @property
     def tools(self) -> Mapping[str, Registered[PreparedTool]]:
@@ -209,6 +212,7 @@ class Registry:
             ("adapter", self._adapters, offer.adapters),
             ("prompt section", self._sections, offer.sections),
             ("subagent", self._subagents, offer.subagents),
+            ("price of", self._prices, offer.prices),
         ]
 
     async def close(self) -> None:
@@ -229,6 +233,11 @@ class Registry:
             broken = "".join(f" Plugin {problem.name!r} was left out: {problem.error}" for problem in problems)
             raise UsageError(f"no adapter named {name!r} (known: {known}). Install or pass its plugin.{broken}")
         return adapter, rest
+
+    def price_of(self, model: str) -> TokenPrice | None:
+        """What the tokens of "adapter:model" cost now: the first price that fits, inner scopes first; None without."""
+        own = next((price.item for pattern, price in self._prices.items() if fits(pattern, model)), None)
+        return self.outer.price_of(model) if own is None and self.outer else own
 
     def head(self, model: str, system: str) -> Head:
         """The head that a request with this system text would have now."""

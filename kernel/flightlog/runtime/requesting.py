@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attrs import evolve
+
 from flightlog.core.history import EncodedRequest, Prefix
 from flightlog.core.plan import retry_after
 from flightlog.runtime.briefing import Briefing
@@ -60,6 +62,7 @@ class Requests:
         journal.store.check_alive(in_place=False)  # another session's fault may have stopped it since
         journal.on_boundary("request", journal.session, journal.seq)
         request = Request(head=head, messages=Prefix(encoded.messages), fragments=Prefix(encoded.fragments))
+        price = self._around.registry.price_of(f"{head.adapter}:{head.model}")
         recorder = DeltaRecorder(journal, attempt, self._around.limits.delta_flush_ms)
         answer = await call_model(journal, adapter, request, recorder, self._around.limits)
         ending: list[Event]
@@ -68,7 +71,7 @@ class Requests:
                 await recorder.flush()  # asking may take a while, and be cut off
             ending = await self._failure(attempt, head, answer)
         else:
-            ending = [answer]
+            ending = [evolve(answer, price=price)]
         deltas, times_us = recorder.drain()
         return (*deltas, *ending), times_us
 

@@ -77,11 +77,18 @@ class EventRow(NamedTuple):
     input_tokens: int | None
     output_tokens: int | None
     cached_tokens: int | None
+    cache_write_tokens: int | None
+    cost_pico: int | None
+    currency: str | None
     duration_us: int | None
     text: str | None
     text_blob: bytes | None
     data: str
     digest: bytes
+
+
+_TEXT: Final = EventRow._fields.index("text")
+"""Where the columns end that are derived from the event."""
 
 
 class Encoded(NamedTuple):
@@ -187,7 +194,7 @@ def completed(row: EventRow, blob: Callable[[bytes], bytes]) -> EventRow:
     """`row` with the columns that its event gives it, whatever they were. For kinds we know."""
     event = _structured(CLASS_OF_KIND[row.kind], row, blob, None)
     place, derived = place_of(event, row.seq), derived_from(event)
-    return EventRow._make((*row[:8], *derived[:2], place[0] if place else None, *derived[2:], *row[22:]))
+    return EventRow._make((*row[:8], *derived[:2], place[0] if place else None, *derived[2:], *row[_TEXT:]))
 
 
 def payloads_of(row: EventRow, event: Event) -> tuple[bytes, ...]:
@@ -208,7 +215,7 @@ def _compare(event: Event, row: EventRow) -> None:
     if isinstance(event, UnknownEvent):
         return  # what a newer version shows in its columns is not for this one to judge
     derived = derived_from(event)
-    stored = (row.attempt, row.position, *row[11:22])
+    stored = (row.attempt, row.position, *row[11:_TEXT])
     if stored != derived:
         names = [name for name, a, b in zip(Derived._fields, stored, derived, strict=True) if a != b]
         raise Undecodable("columns-derived", f"column {names[0]} differs from the event it is derived from")

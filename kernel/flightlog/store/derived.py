@@ -47,6 +47,9 @@ class Derived(NamedTuple):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    cost_pico: int | None = None
+    currency: str | None = None
     duration_us: int | None = None
 
 
@@ -82,6 +85,9 @@ def derived_from(event: Event) -> Derived:
                 input_tokens=event.input_tokens,
                 output_tokens=event.output_tokens,
                 cached_tokens=event.cached_tokens,
+                cache_write_tokens=event.cache_write_tokens,
+                cost_pico=(cost := event.cost_pico),
+                currency=None if cost is None or event.price is None else shown(event.price.currency),
             )
         case InboxSplice():
             enters = event.content is not None
@@ -113,6 +119,6 @@ def derived_from(event: Event) -> Derived:
         case SessionRepaired():
             return Derived(status=shown(event.rule))
         case SessionCreated():
-            return Derived(name=shown(event.title))
+            return Derived(position=event.origin_turn or None, name=shown(event.title))
         case _:
             return Derived()

@@ -59,7 +59,7 @@ class BadLine(Exception):
 
 # Columns repeat what the data says, so they are not exported; of a kind that only a newer version
 # knows nobody here can derive them again, so they are.
-_COLUMNS: Final = EventRow._fields[8:22]
+_COLUMNS: Final = EventRow._fields[8 : EventRow._fields.index("text")]
 _NUMBERS: Final = frozenset(name for name in _COLUMNS if "int" in str(get_type_hints(EventRow)[name]))
 _REQUIRED: Final[dict[str, type]] = {"seq": int, "at": int, "kind": str, "epoch": int, "data": str, "digest": str}
 _OPTIONAL: Final[dict[str, type]] = {

@@ -30,6 +30,7 @@ from flightlog_hookspecs import (
     Head,
     Hook,
     Message,
+    Price,
     PromptSection,
     Request,
     Subagent,
@@ -137,6 +138,7 @@ class Bundle:
     sections: Iterable[PromptSection] = ()
     hooks: Iterable[Hook] = ()
     subagents: Iterable[Subagent] = ()
+    prices: Iterable[Price] = ()
 
     @hookimpl
     def register_hooks(self, register: Callable[[Hook], None]) -> None:
@@ -167,6 +169,12 @@ class Bundle:
         """Register the subagents."""
         for subagent in self.subagents:
             register(subagent)
+
+    @hookimpl
+    def register_prices(self, register: Callable[[Price], None]) -> None:
+        """Register the prices."""
+        for price in self.prices:
+            register(price)
 
 
 def fixed_clock(start_us: int = 1_700_000_000_000_000, step_us: int = 1000) -> Clock:

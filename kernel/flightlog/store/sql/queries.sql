@@ -1,7 +1,8 @@
 -- What stands in {braces} in the statements: the columns of whole rows, in the order of EventRow and LetterRow.
 -- columns: event
 session, seq, kind, at, turn, step, epoch, ignorable, attempt, position, place, ref_seq, call_id, message_id,
-  slot, role, name, status, input_tokens, output_tokens, cached_tokens, duration_us, text, text_blob, data, digest
+  slot, role, name, status, input_tokens, output_tokens, cached_tokens, cache_write_tokens, cost_pico, currency,
+  duration_us, text, text_blob, data, digest
 -- columns: letter
 id, uid, session, key, at, verb, data, digest
 
@@ -80,7 +81,7 @@ SELECT max(seq) FROM events WHERE session = ? AND kind = 'session/opened'
 
 -- name: insert_event
 INSERT INTO events({event})
-VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)
+VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)
 -- name: insert_delta
 INSERT INTO delta_texts(session, seq, i, at_ms, text) VALUES(?,?,?,?,?)
 -- name: insert_letter
@@ -146,5 +147,8 @@ CROSS JOIN sessions s ON s.session = newest.name
 ORDER BY newest.last_id DESC
 -- name: timeline
 SELECT seq, at, turn, step, kind, what, text FROM timeline WHERE session = ? ORDER BY seq
+-- name: usage_of
+SELECT currency, sum(attempts), sum(answers), sum(input_tokens), sum(output_tokens), sum(cached_tokens), sum(cache_write_tokens), sum(cost_pico)
+FROM usage WHERE session = ? GROUP BY currency ORDER BY currency IS NULL, currency
 -- name: requests_of
 SELECT seq FROM requests WHERE session = ? AND turn = ? AND step = ? AND (?4 IS NULL OR attempt = ?4) ORDER BY attempt DESC LIMIT 1

@@ -37,6 +37,9 @@ CREATE TABLE events(
   input_tokens  INTEGER,
   output_tokens INTEGER,
   cached_tokens INTEGER,
+  cache_write_tokens INTEGER,
+  cost_pico     INTEGER,           -- 10^-12 of the currency, where price and tokens are known
+  currency      TEXT,
   duration_us   INTEGER,
   text          TEXT,
   text_blob     BLOB,              -- digest of the whole text when `text` is only its beginning

@@ -100,13 +100,18 @@ FROM events e JOIN session_keys k USING(session)
 WHERE e.kind = 'plugin/error';
 
 -- view: usage
--- Tokens by turn, of answered attempts.
+-- Tokens and costs, one row a turn and currency. `cost_pico` is in 10^-12 of `currency`. Both are NULL in the row
+-- of what nobody can price: attempts without an answer, interrupted or uncounted answers, those without a price.
+-- The turns that a fork took over from its origin are its origin's.
 CREATE VIEW usage AS
-SELECT k.name AS session, e.turn, count(*) AS answers, sum(e.input_tokens) AS input_tokens,
-       sum(e.output_tokens) AS output_tokens, sum(e.cached_tokens) AS cached_tokens
-FROM events e JOIN session_keys k USING(session)
-WHERE e.kind = 'assistant/message'
-GROUP BY e.session, e.turn;
+SELECT k.name AS session, r.turn, count(*) AS attempts, count(a.seq) AS answers, coalesce(sum(a.input_tokens), 0) AS input_tokens,
+       coalesce(sum(a.output_tokens), 0) AS output_tokens, coalesce(sum(a.cached_tokens), 0) AS cached_tokens,
+       coalesce(sum(a.cache_write_tokens), 0) AS cache_write_tokens, sum(a.cost_pico) AS cost_pico, a.currency
+FROM events r JOIN session_keys k USING(session)
+JOIN events c ON c.session = r.session AND c.seq = 1
+LEFT JOIN events a ON a.session = r.session AND a.turn = r.turn AND a.step = r.step AND a.kind = 'assistant/message' AND a.attempt = r.attempt
+WHERE r.kind = 'request/sent' AND r.turn > coalesce(c.position, 0)  -- there: the turn that a fork was made at
+GROUP BY k.name, r.turn, a.currency;  -- by the name: so a question about one session reads that session only
 
 -- view: timeline
 -- The flight log for reading: one line an event, in the order they were written. `at` is UTC.
