@@ -30,7 +30,7 @@ from flightlog.runtime.inbox import Accepted
 from flightlog.runtime.journal import HeadToken
 from flightlog.runtime.mailbox import Posted
 from flightlog.runtime.plugins import Discover
-from flightlog.runtime.reader import SentRequest
+from flightlog.runtime.reader import SentRequest, Spending
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.session import Turn
 from flightlog.store.query import Parameter, QueryResult
@@ -176,6 +176,10 @@ class SessionReader:
     def request(self, turn: int, step: int, attempt: int | None = None) -> SentRequest:
         """Exactly what the model saw in that attempt."""
         return self._apart(lambda reader: reader.request(turn, step, attempt))
+
+    def usage(self) -> list[Spending]:
+        """What it spent by currency."""
+        return self._apart(lambda reader: reader.usage())
 
     def timeline(self) -> list[tuple[int, str, int | None, int | None, str, str | None, str | None]]:
         """The flight log for people."""
