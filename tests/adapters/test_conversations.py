@@ -9,10 +9,9 @@ import pytest
 import trio
 from attrs import evolve
 
-from flightlog import Limits
 from flightlog.testing import Bundle
 from flightlog_hookspecs import ToolResult, tool
-from flightlog_hookspecs.events import AssistantDelta, RequestHeader
+from flightlog_hookspecs.events import RequestHeader
 from flightlog_plugins import scripted
 from support.cutting import cut_log
 from support.kernels import events_of, records_of, verified
@@ -130,20 +129,6 @@ async def test_many_sessions_share_one_client(provider: Provider, tmp_path: Path
             nursery.start_soon(asked, kernel, provider.at(server.url), f"s{number}")
     assert wire.answered == 20
     gc.collect()
-
-
-@providers
-async def test_words_are_in_the_log_while_the_next_ones_are_still_to_come(provider: Provider, tmp_path: Path) -> None:
-    path = tmp_path / "log.db"
-    wire = provider.wire([provider.full, provider.short])
-    wire.after = lambda frames: (frames, "whole")
-    wire.pause_s = 0.005
-    limits = Limits(delta_flush_ms=1, attempts_per_step=1)
-    async with served(wire) as server, wired(path, provider.plugin) as kernel:
-        await asked(kernel, provider.at(server.url), limits=limits)
-    pieces = [(record.at_us // 1000 + piece.at_ms, piece.text) for record in records_of(path, deltas=True)
-              if isinstance(record.event, AssistantDelta) for piece in record.event.pieces]  # fmt: skip
-    assert len({at_ms for at_ms, _ in pieces}) > 5
 
 
 @providers

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from itertools import count
 from typing import Any
 
 from attrs import define, field
 
-from support.wire_server import Answer, Asked, Ending, refusal, sse
+from support.wire_server import Answer, Asked, Ending, at_once, refusal, sse
 
 _replies = count()
 KEY = "sk-ant-test-0123456789"
@@ -65,7 +65,7 @@ class AnthropicWire:
     chunk: int = 7
     after: Callable[[list[bytes]], tuple[list[bytes], Ending]] = lambda frames: (frames, "whole")
     """What becomes of the frames, and how the stream ends."""
-    pause_s: float = 0.0
+    pace: Callable[[int], Awaitable[object]] = at_once
     answered: int = field(default=0, init=False)
     refused: list[str] = field(factory=list, init=False)
 
@@ -87,7 +87,7 @@ class AnthropicWire:
         )
         self.answered += 1
         frames, ending = self.after(self.frames(body, blocks, stop))
-        return Answer(chunks=frames, ending=ending, pause_s=self.pause_s)
+        return Answer(chunks=frames, ending=ending, pace=self.pace)
 
     def frames(self, body: dict[str, Any], blocks: Sequence[Block], stop: str) -> list[bytes]:
         """The stream of a reply to `body`."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Any
 
 from attrs import define, field
 
-from support.wire_server import Answer, Asked, Ending, refusal, sse
+from support.wire_server import Answer, Asked, Ending, at_once, refusal, sse
 
 _replies = count()
 KEY = "sk-test-0123456789"
@@ -56,7 +56,7 @@ class ChatWire:
     thinks: bool = False
     chunk: int = 7
     after: Callable[[list[bytes]], tuple[list[bytes], Ending]] = lambda frames: (frames, "whole")
-    pause_s: float = 0.0
+    pace: Callable[[int], Awaitable[object]] = at_once
     answered: int = field(default=0, init=False)
     refused: list[str] = field(factory=list, init=False)
     _reasons: dict[str, str] = field(factory=dict, init=False)
@@ -78,7 +78,7 @@ class ChatWire:
         pieces, stop = self.replies[self.answered] if self.answered < len(self.replies) else ([text("done")], "stop")
         self.answered += 1
         frames, ending = self.after(self.frames(pieces, stop))
-        return Answer(chunks=frames, ending=ending, pause_s=self.pause_s)
+        return Answer(chunks=frames, ending=ending, pace=self.pace)
 
     def frames(self, pieces: Sequence[Piece], stop: str) -> list[bytes]:
         """The stream of a reply."""

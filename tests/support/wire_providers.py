@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any, Protocol
@@ -31,7 +31,7 @@ class Wire(Protocol):
     refused: list[str]
     answered: int
     after: After
-    pause_s: float
+    pace: Callable[[int], Awaitable[object]]
 
     def __call__(self, asked: Asked) -> Answer: ...
 

@@ -6,13 +6,13 @@ Reasoning is sealed for one model. It has to come back as it was, in front of wh
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Any
 
 from attrs import define, field
 
-from support.wire_server import Answer, Asked, Ending, refusal, sse
+from support.wire_server import Answer, Asked, Ending, at_once, refusal, sse
 
 _replies = count()
 KEY = "sk-test-0123456789"
@@ -55,7 +55,7 @@ class ResponsesWire:
     key: str = KEY
     chunk: int = 7
     after: Callable[[list[bytes]], tuple[list[bytes], Ending]] = lambda frames: (frames, "whole")
-    pause_s: float = 0.0
+    pace: Callable[[int], Awaitable[object]] = at_once
     answered: int = field(default=0, init=False)
     refused: list[str] = field(factory=list, init=False)
     _issued: dict[str, tuple[Item, Item | None]] = field(factory=dict, init=False)
@@ -81,7 +81,7 @@ class ResponsesWire:
         items, why = self.replies[self.answered] if self.answered < len(self.replies) else ([text("done")], "")
         self.answered += 1
         frames, ending = self.after(self.frames(body["model"], items, why))
-        return Answer(chunks=frames, ending=ending, pause_s=self.pause_s)
+        return Answer(chunks=frames, ending=ending, pace=self.pace)
 
     def frames(self, model: str, items: Sequence[Item], why: str) -> list[bytes]:
         """The stream of a reply."""

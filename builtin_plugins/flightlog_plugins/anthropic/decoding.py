@@ -95,7 +95,12 @@ class Reading:
         kind = _kind(block)
         if kind == "tool_call":
             return [BlockStart(index=index, type=kind, call_id=block["id"], name=block["name"])]
-        return [BlockStart(index=index, type=kind)]
+        start = BlockStart(index=index, type=kind)
+        # Some servers send the first words with the beginning, or all of them.
+        if words := block.get(block["type"]) if block["type"] in ("text", "thinking") else "":
+            delta = TextDelta if kind == "text" else ThinkingDelta
+            return [start, delta(index=index, text=words)]
+        return [start]
 
     def _delta(self, index: int, delta: dict[str, Any]) -> list[BlockEvent]:
         block = self._blocks[index]
@@ -120,7 +125,11 @@ class Reading:
 
     def _end(self, index: int) -> list[BlockEvent]:
         block, streamed = self._blocks[index], "".join(self._pieces[index])
-        return [BlockEnd(index=index, block=_complete(block, streamed, self.tag))]
+        complete = _complete(block, streamed, self.tag)
+        end = BlockEnd(index=index, block=complete)
+        if isinstance(complete, ToolCallBlock) and not streamed and block.get("input"):
+            return [ToolCallDelta(index=index, text=complete.arguments), end]  # it came whole, with the beginning
+        return [end]
 
     def _reason(self) -> FinishReason:
         if self._stopped not in _FINISH:

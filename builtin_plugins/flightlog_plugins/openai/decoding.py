@@ -159,9 +159,8 @@ class Reading:
         if item["type"] == "function_call":
             self._called = True
             raw = item["arguments"]
-            _agree(opened.text, raw)
             block = ToolCallBlock(call_id=item["call_id"], name=item["name"], arguments=raw or "{}")
-            return [BlockEnd(index=opened.index, block=block)]
+            return [*_rest(opened, ToolCallDelta, raw), BlockEnd(index=opened.index, block=block)]
         # Reasoning, and kinds of items that this adapter does not know, go back as they came.
         item = {name: value for name, value in item.items() if name not in ("status", "created_by")}
         thought = ThinkingBlock(text=opened.text, replay=kept(self.tag, item=item))
@@ -178,9 +177,8 @@ class Reading:
         self._refused = self._refused or part["type"] == "refusal"
         text = part["refusal" if part["type"] == "refusal" else "text"]
         opened = self._open.pop((output, content))
-        _agree(opened.text, text)
         self._parts += 1
-        return [BlockEnd(index=opened.index, block=TextBlock(text=text))]
+        return [*_rest(opened, TextDelta, text), BlockEnd(index=opened.index, block=TextBlock(text=text))]
 
     def _delta(self, key: Key, kind: type[TextDelta | ThinkingDelta | ToolCallDelta], text: str) -> list[BlockEvent]:
         opened = self._open[key]
@@ -218,7 +216,9 @@ class Reading:
         ]
 
 
-def _agree(streamed: str, whole: str) -> None:
-    """What came in pieces must be what is said to have come; servers may send no pieces at all."""
+def _rest(opened: _Open, kind: type[TextDelta | ToolCallDelta], whole: str) -> list[BlockEvent]:
+    """`whole` as a piece, if no pieces of it came. Else they must be what is said to have come."""
+    streamed = opened.text
     if streamed and streamed != whole:
         raise ProviderError("transport", "a part of the answer differs from its pieces: some were lost")
+    return [] if streamed == whole else [kind(index=opened.index, text=whole)]

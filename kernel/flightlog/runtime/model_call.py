@@ -61,7 +61,7 @@ async def _stream(
     renew_at = 0.0
     with trio.move_on_after(limits.model_idle_s) as idle:
         try:
-            async with adapter.stream(request, recorder.attempt) as events, _hung_up(events):
+            async with adapter.stream(request, recorder.attempt) as events, hung_up(events):
                 async for event in events:
                     # Moving a deadline costs as much as everything else here, so it is not moved each time.
                     if (now := trio.current_time()) >= renew_at:
@@ -85,7 +85,7 @@ async def _stream(
 
 
 @asynccontextmanager
-async def _hung_up(events: AsyncIterator[BlockEvent]) -> AsyncIterator[None]:
+async def hung_up(events: AsyncIterator[BlockEvent]) -> AsyncIterator[None]:
     """Close a generator that was left before its end, rather than leave that to the garbage collector."""
     try:
         yield
