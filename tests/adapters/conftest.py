@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from support import wire_anthropic, wire_chat
@@ -20,8 +22,11 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
         "ALL_PROXY",
         "http_proxy",
         "all_proxy",
+        "SSL_CERT_FILE",
     ):
         monkeypatch.delenv(name, raising=False)
+    # Each client reads all certificates of the machine, which takes longer than most tests; the loopback has none.
+    monkeypatch.setenv("SSL_CERT_DIR", os.devnull)
     monkeypatch.setenv("ANTHROPIC_API_KEY", wire_anthropic.KEY)
     monkeypatch.setenv("OPENAI_API_KEY", wire_chat.KEY)
     monkeypatch.setenv("DEEPSEEK_API_KEY", wire_chat.KEY)

@@ -11,7 +11,7 @@ import trio
 
 from flightlog import Limits
 from flightlog_hookspecs.errors import FailureKind
-from flightlog_hookspecs.events import AssistantMessage, RequestFailed
+from flightlog_hookspecs.events import RequestFailed
 from support.kernels import events_of
 from support.wire_kernels import answers_of, asked, wired
 from support.wire_providers import PROVIDERS, Provider
@@ -20,19 +20,6 @@ from support.wire_server import served
 providers = pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
 
 GARBAGE = b'data: {"type": "content_block_st\n\n'
-
-
-@providers
-def test_a_stream_cut_at_any_byte_is_the_whole_answer_or_a_cut(provider: Provider) -> None:
-    raw = b"".join(provider.frames(provider.full))
-    whole = provider.outcome([raw])
-    assert isinstance(whole, AssistantMessage)
-    outcomes = [provider.outcome([raw[:end]]) for end in range(len(raw))]
-    complete = next((at for at, outcome in enumerate(outcomes) if outcome != "cut"), len(raw))
-    # Where the tokens come last, they may be all that is missing.
-    answers = [outcome for outcome in outcomes[complete:] if isinstance(outcome, AssistantMessage)]
-    assert len(answers) == len(raw) - complete
-    assert all((answer.content, answer.finish) == (whole.content, whole.finish) for answer in answers)
 
 
 @providers

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flightlog.testing.conformance import AdapterCase, Frame, Recording
-from flightlog_hookspecs import Adapter, TextBlock, ThinkingBlock, ToolCallBlock, Usage
+from flightlog_hookspecs import Adapter, FinishReason, TextBlock, ThinkingBlock, ToolCallBlock, Usage
 from support.wire_providers import ANTHROPIC, CHAT, DEEPSEEK, RESPONSES, Provider
 from support.wire_server import sse
 
@@ -83,7 +83,7 @@ def because(reason: str, **more: object) -> Event:
     return {"type": "message_delta", "delta": {"stop_reason": reason, **more}, "usage": {"output_tokens": 2}}
 
 
-def said_then(reason: str, finish: Any, **more: object) -> Recording:
+def said_then(reason: str, finish: FinishReason, **more: object) -> Recording:
     events = frames(BEGIN, *SAY_HI, because(reason, **more), END)
     return Recording(name=reason, frames=events, content=HI, finish=finish)
 
@@ -96,7 +96,6 @@ ANTHROPIC_RECORDINGS = [
         finish="tool_calls",
         usage=Usage(input_tokens=11, cached_tokens=7, cache_write_tokens=5, output_tokens=23),
     ),
-    Recording(name="short", frames=marked(ANTHROPIC.frames(ANTHROPIC.short)), content=HI),
     Recording(
         name="tiny",
         frames=frames(
@@ -299,7 +298,7 @@ def message(text: str, kind: str = "output_text") -> list[Event]:
 SAYS_HI = message("Hi.")
 
 
-def incomplete(reason: str, finish: Any) -> Recording:
+def incomplete(reason: str, finish: FinishReason) -> Recording:
     end = response("incomplete", incomplete_details={"reason": reason})
     return Recording(name=reason, frames=numbered(*SAYS_HI, end), content=HI, finish=finish)
 
@@ -322,7 +321,6 @@ RESPONSES_RECORDINGS = [
         finish="tool_calls",
         usage=USAGE,
     ),
-    Recording(name="short", frames=marked(RESPONSES.frames(RESPONSES.short)), content=HI, usage=USAGE),
     Recording(
         name="tiny",
         frames=frames(*message("é")[1:4], response("completed")),

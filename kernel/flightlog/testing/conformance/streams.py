@@ -31,6 +31,10 @@ RETRYABLE: Final = "a connection that breaks is tried again"
 HANGS_UP: Final = "leaving hangs up"
 CANCEL: Final = "a cancel gets through and hangs up"
 
+ENDINGS: Final[tuple[Ending, ...]] = ("eof", "cut", "reset")
+PIECE_BYTES: Final = 29
+"""No frame's length, so that pieces begin and end anywhere in them."""
+
 
 async def answered(bench: Bench, recording: Recording) -> None:
     """The whole recording comes to its answer by the block protocol, in whatever pieces it arrives."""
@@ -39,9 +43,9 @@ async def answered(bench: Bench, recording: Recording) -> None:
         raise bench.broken(BLOCK_PROTOCOL, fault)
     _expect(bench, outcome, recording, RIGHT_ANSWER)
     raw = b"".join(frame.raw for frame in recording.frames)
-    for size in (7, 64) if raw else ():
-        pieces = Answer(chunks=[raw[at : at + size] for at in range(0, len(raw), size)])
-        _expect(bench, await bench.attempt(pieces), recording, f"{PIECES} ({size} bytes)")
+    pieces = [raw[at : at + PIECE_BYTES] for at in range(0, len(raw), PIECE_BYTES)]
+    if pieces:
+        _expect(bench, await bench.attempt(Answer(chunks=pieces)), recording, PIECES)
 
 
 def _expect(bench: Bench, outcome: Outcome, recording: Recording, rule: str) -> None:
@@ -101,9 +105,8 @@ async def streamed(bench: Bench, recording: Recording) -> None:
 
 async def broken_off(bench: Bench, recording: Recording) -> None:
     """Wherever the stream ends, is cut, reset or damaged, it is the whole answer or a failure with a name."""
-    endings: tuple[Ending, ...] = ("eof", "cut", "reset")
     for frame in range(len(recording.frames) + 1):
-        for ending in endings:
+        for ending in ENDINGS:
             _judge(bench, await bench.attempt(told(recording, ending, frame), frame=frame), recording, frame, ending)
         for garbage in bench.case.garbage:
             raw = [each.raw for each in recording.frames]
@@ -137,27 +140,32 @@ def _judge(bench: Bench, outcome: Outcome, recording: Recording, frame: int, how
 async def stalled(bench: Bench, recording: Recording) -> None:
     """Wherever nothing more comes, the kernel's limit cancels: that gets through, and hangs up."""
     for frame in range(len(recording.frames) + 1):
-        scope = trio.CancelScope()
+        await _stall(bench, recording, frame)
 
-        async def quiet(chunk: int, frame: int = frame, scope: trio.CancelScope = scope) -> None:
-            if chunk == frame:
-                await wait_all_tasks_blocked(0.0005)
-                scope.cancel()
 
-        outcome = await bench.attempt(told(recording, "stall", frame, pace=quiet), frame=frame, scope=scope)
-        if outcome.message is not None:
-            _judge(bench, outcome, recording, frame, "a stall")
-        await bench.within_patience(
-            bench.server.hung_up.wait, CANCEL, "the connection is still open after a cancel", frame
-        )
+async def _stall(bench: Bench, recording: Recording, frame: int) -> None:
+    scope = trio.CancelScope()
+
+    async def quiet(chunk: int) -> None:
+        if chunk == frame:
+            # Wherever the adapter is then, the cancel must do: this only makes it likely that it waits for more.
+            await wait_all_tasks_blocked(0.0005)
+            scope.cancel()
+
+    outcome = await bench.attempt(told(recording, "stall", frame, pace=quiet), frame=frame, scope=scope)
+    if outcome.message is not None:
+        _judge(bench, outcome, recording, frame, "a stall")
+    await bench.within_patience(bench.server.hung_up.wait, CANCEL, "the connection is still open after a cancel", frame)
 
 
 async def left(bench: Bench, recording: Recording) -> None:
     """Leaving after any event hangs up, and leaves nothing to the garbage collector."""
     async with no_warnings():
         await _left(bench, recording)
-        await stalled(bench, recording)
-        await bench.attempt(told(recording, "reset", len(recording.frames) // 2))
+        middle = len(recording.frames) // 2
+        await _stall(bench, recording, middle)
+        for ending in ENDINGS:
+            await bench.attempt(told(recording, ending, middle))
 
 
 async def _left(bench: Bench, recording: Recording) -> None:
