@@ -95,6 +95,5 @@ class _Protocol:
             same = streamed == whole or (not streamed and whole == "{}")
         else:
             whole = block.text
-            # Thinking that is sealed comes whole; words never do.
             same = streamed == whole
         return None if same else f"block {index} ended as {whole!r}, and its deltas make {streamed!r}"
