@@ -112,6 +112,12 @@ def test_of_several_usages_the_last_counts() -> None:
     assert (message.input_tokens, message.output_tokens) == (9, 4)
 
 
+@pytest.mark.parametrize("number", [-1, 2**40, 2**63 - 1, 2**70])
+def test_a_usage_that_cannot_be_is_dropped(number: int) -> None:
+    message = assembled(Usage(input_tokens=1), *block(0, HELLO), Usage(cached_tokens=number), STOP)
+    assert (message.input_tokens, message.cached_tokens) == (1, 0)
+
+
 @pytest.mark.parametrize(
     "late", [TextDelta(index=0, text="x"), *block(1, LOOK), Usage(input_tokens=99), Finish(reason="length"), "junk"]
 )

@@ -151,3 +151,24 @@ async def test_what_is_no_price_is_refused_as_it_is_registered(
         with pytest.raises(PluginError, match=problem):
             kernel.register(Bundle(prices=offered))
         assert kernel.registry.price_of("fake:m") is None
+
+
+async def test_a_cost_over_64_bits_is_not_known_and_leaves_the_other_rows_readable(tmp_path: Path) -> None:
+    path, model = tmp_path / "a.db", FakeModel([*(said("much", 4000, 0) for _ in range(3)), said("little", 4000, 0)])
+    absurd = Price(model="fake:absurd", currency="XXX", input="999999999", output="0")
+    async with (
+        opened(path, model) as kernel,
+        kernel.session("s", model="fake:absurd") as session,
+        kernel.register(Bundle(prices=[absurd, CHEAP])),
+    ):
+        for _ in range(3):
+            await session.followup("once more")
+            await session.run()
+    async with opened(path, model) as kernel, kernel.session("s", model="fake:m") as session:
+        async with kernel.register(Bundle(prices=[CHEAP])):
+            await session.followup("now")
+            await session.run()
+        assert [row[3] for row in await usage(kernel)] == [3_999_999_996_000_000_000] * 3 + [4_000_000_000]
+        dear, cheap = sorted(kernel.read("s").usage(), key=lambda one: one.currency or "", reverse=True)
+    assert (dear.currency, dear.cost_pico, cheap.cost_pico) == ("XXX", None, 4_000_000_000)
+    assert verified(path, model)

@@ -133,7 +133,7 @@ def _total(spent: list[Spending]) -> str:
     sent = sum(one.input_tokens + one.cached_tokens + one.cache_write_tokens for one in spent)
     total = f"{sent:,} in, {sum(one.output_tokens for one in spent):,} out"
     costs = {one.currency: one.cost_pico for one in spent if one.currency is not None and one.cost_pico is not None}
-    unpriced = sum(one.attempts for one in spent if one.currency is None)
+    unpriced = sum(one.attempts for one in spent if one.cost_pico is None)
     return f"{total} \u00b7 {cost(costs, unpriced)}" if costs else total
 
 

@@ -1,15 +1,15 @@
 """From block events to one complete message. The same stream also feeds live readers.
 
 Fixed rules for a provider that misbehaves: a delta for a block that is not open, a delta of another
-type and anything after `Finish` are dropped; of several `Usage` the last counts; a block opened
-twice is a protocol failure. None of them can alter the message.
+type and anything after `Finish` are dropped; of several `Usage` the last counts, and one with a number that
+cannot be is dropped; a block opened twice is a protocol failure. None of them can alter the message.
 """
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Final, get_args
 
-from attrs import define, field
+from attrs import astuple, define, field
 
 from flightlog.core.canonical import paired, whole
 from flightlog.core.shape import misfit
@@ -30,6 +30,8 @@ from flightlog_hookspecs.stream import (
 
 _TYPE_OF_DELTA: dict[type, BlockType] = {TextDelta: "text", ThinkingDelta: "thinking", ToolCallDelta: "tool_call"}
 _TYPE_OF_BLOCK: dict[type, BlockType] = {TextBlock: "text", ThinkingBlock: "thinking", ToolCallBlock: "tool_call"}
+_TOKENS_END: Final = 2**40
+"""No answer has so many; eight million answers with nearly as many are still summed in 64 bits."""
 _EVENTS = frozenset(get_args(BlockEvent))
 
 
@@ -75,7 +77,8 @@ class Assembler:
                     raise ProviderError("protocol", f"block {index} began as {start.type} and ended as another type")
                 self._completed[index] = whole(block)
             case Usage():
-                self._usage = event
+                if all(0 <= tokens < _TOKENS_END for tokens in astuple(event)):
+                    self._usage = event
             case Finish():
                 self._finish = event
         return None

@@ -223,18 +223,18 @@ def usage(records: Records) -> list[Row]:
     for record, sent in _of(records, RequestSent):
         if (record.turn or 0) <= forked_at[record.session]:
             continue
-        amounts: tuple[int, ...] = (1, 0, 0, 0, 0, 0, 0)
+        amounts: tuple[int, ...] = (1, 0, 0, 0, 0, 0, 0, 0)
         currency = None
         if answer := answers.get((*_step(record), sent.attempt)):
             tokens = (answer.input_tokens, answer.output_tokens, answer.cached_tokens, answer.cache_write_tokens)
             cost = answer.cost_pico
-            amounts = (1, 1, *tokens, cost or 0)
+            amounts = (1, 1, *tokens, cost or 0, (cost or 0) >> 32)
             currency = answer.price.currency if answer.price and cost is not None else None
         sums = spent.setdefault((record.session, record.turn, currency), [0] * len(amounts))
         sums[:] = map(sum, zip(sums, amounts, strict=True))
     return [
-        (session, turn, *counts, None if currency is None else cost, currency)
-        for (session, turn, currency), (*counts, cost) in spent.items()
+        (session, turn, *counts, None if currency is None or high >= 2 * 10**9 else cost, currency)
+        for (session, turn, currency), (*counts, cost, high) in spent.items()
     ]
 
 

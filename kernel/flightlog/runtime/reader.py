@@ -68,8 +68,8 @@ class SessionSummary:
 class Spending:
     """What a session spent in one currency: tokens, each counted once, and `cost_pico`, in 10^-12 of it.
 
-    `currency` and `cost_pico` are None together, for what nobody can price: attempts that were not answered,
-    interrupted or uncounted answers, and those of models without a price.
+    Both are None for what nobody can price: attempts that were not answered, interrupted or uncounted answers,
+    and those of models without a price. `cost_pico` alone is None when it is over 64 bits.
     """
 
     currency: str | None

@@ -148,7 +148,8 @@ ORDER BY newest.last_id DESC
 -- name: timeline
 SELECT seq, at, turn, step, kind, what, text FROM timeline WHERE session = ? ORDER BY seq
 -- name: usage_of
-SELECT currency, sum(attempts), sum(answers), sum(input_tokens), sum(output_tokens), sum(cached_tokens), sum(cache_write_tokens), sum(cost_pico)
+SELECT currency, sum(attempts), sum(answers), sum(input_tokens), sum(output_tokens), sum(cached_tokens), sum(cache_write_tokens),
+CASE WHEN count(cost_pico) = count(*) AND sum(cost_pico >> 32) < 2000000000 THEN sum(cost_pico >> 32) * 4294967296 + sum(cost_pico & 4294967295) END
 FROM usage WHERE session = ? GROUP BY currency ORDER BY currency IS NULL, currency
 -- name: requests_of
 SELECT seq FROM requests WHERE session = ? AND turn = ? AND step = ? AND (?4 IS NULL OR attempt = ?4) ORDER BY attempt DESC LIMIT 1

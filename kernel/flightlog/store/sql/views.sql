@@ -102,11 +102,15 @@ WHERE e.kind = 'plugin/error';
 -- view: usage
 -- Tokens and costs, one row a turn and currency. `cost_pico` is in 10^-12 of `currency`. Both are NULL in the row
 -- of what nobody can price: attempts without an answer, interrupted or uncounted answers, those without a price.
+-- A `cost_pico` that is NULL beside a currency is more than eight million of it.
 -- The turns that a fork took over from its origin are its origin's.
 CREATE VIEW usage AS
 SELECT k.name AS session, r.turn, count(*) AS attempts, count(a.seq) AS answers, coalesce(sum(a.input_tokens), 0) AS input_tokens,
        coalesce(sum(a.output_tokens), 0) AS output_tokens, coalesce(sum(a.cached_tokens), 0) AS cached_tokens,
-       coalesce(sum(a.cache_write_tokens), 0) AS cache_write_tokens, sum(a.cost_pico) AS cost_pico, a.currency
+       coalesce(sum(a.cache_write_tokens), 0) AS cache_write_tokens,
+       -- In two halves, for a sum() over 64 bits fails the whole query; here it is NULL.
+       CASE WHEN sum(a.cost_pico >> 32) < 2000000000 THEN sum(a.cost_pico >> 32) * 4294967296 + sum(a.cost_pico & 4294967295) END AS cost_pico,
+       a.currency
 FROM events r JOIN session_keys k USING(session)
 JOIN events c ON c.session = r.session AND c.seq = 1
 LEFT JOIN events a ON a.session = r.session AND a.turn = r.turn AND a.step = r.step AND a.kind = 'assistant/message' AND a.attempt = r.attempt
