@@ -3,9 +3,10 @@
     policy = ApprovalPolicy(tools={"send_mail": "allow"}, effects={"external": "deny"})
     flightlog.open_kernel(path, plugins=[policy])
 
-The most specific rule counts: the tool's, else its effect's, else the default: read and idempotent calls are
-allowed, all others ask. Where nobody can be asked a question is a denial, so a session without an approver
-only reads. A person's answer that is to be remembered is obeyed without asking again, where the rule is "ask".
+The most specific rule counts: the tool's, else its effect's, else the default: read calls are allowed, all
+others ask. That includes idempotent ones, which may be repeated but do change something. Where nobody can be
+asked a question is a denial, so a session without an approver only reads. A person's answer that is to be
+remembered is obeyed without asking again, where the rule is "ask".
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ SHOWN_MAX_CHARS: Final = 1000
 """As much of a call's arguments stands in the question."""
 NAME_MAX_CHARS: Final = 100
 
-_DEFAULTS: Final[Mapping[str, Rule]] = {"read": "allow", "idempotent": "allow"}
+_DEFAULTS: Final[Mapping[str, Rule]] = {"read": "allow"}
 _WORDS: Final[Mapping[str, str]] = {
     "read": "which only reads",
-    "idempotent": "which may be repeated",
+    "idempotent": "which changes something, and may be repeated",
     "write": "which changes something",
     "external": "which reaches outside",
 }

@@ -11,6 +11,7 @@ from flightlog_process import Shell
 import flightlog
 from flightlog.testing import FakeModel
 from flightlog_hookspecs.events import RequestSent
+from flightlog_plugins import files
 from support.kernels import opened
 
 READING = (
@@ -151,7 +152,7 @@ def test_show_request_is_what_the_library_says_the_model_saw(counted: Shell) -> 
     assert shown["sha256"] == request.sha256 == sent.sha256
     assert shown["proven"] is True
     assert shown["head"]["system"] == "Be exact."
-    assert [tool["name"] for tool in shown["head"]["tools"]] == ["append_line", "read_file"]
+    assert [tool["name"] for tool in shown["head"]["tools"]] == sorted(tool.name for tool in files.TOOLS)
     assert shown["head"]["tools"][0]["parameters"] == request.head.tools[0].parameters
     assert [message["role"] for message in shown["messages"]] == ["user", "assistant", "tool"]
     assert shown["messages"][2]["content"] == [{"type": "text", "text": "appended to notes.txt"}]

@@ -1,4 +1,4 @@
-"""The files plugin: reads and appends inside the workspace, and nowhere else, whatever the path."""
+"""The files plugin works inside the workspace, and nowhere else, whatever the path."""
 
 from __future__ import annotations
 
@@ -21,85 +21,12 @@ from flightlog_hookspecs import ToolContext
 from flightlog_hookspecs.errors import ToolError
 from flightlog_hookspecs.events import ToolResult
 from flightlog_plugins import files
-from flightlog_plugins.files import append_line, read_file
+from flightlog_plugins.files import append_line, edit_file, list_files, read_file, search_files, write_file
 from support.kernels import events_of, opened
 from support.memory_folder import subfolder
+from support.workspaces import OUTSIDE, call_in, context, whole_tree, work
 
-
-@pytest.fixture
-def work(tmp_path: Path) -> Path:
-    """A workspace with a file, a folder, and everything that could lead out of it."""
-    work = tmp_path / "work"
-    (work / "folder").mkdir(parents=True)
-    (work / "note.txt").write_text("one\n")
-    (work / "folder" / "inner.txt").write_text("inner\n")
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "secret.txt").write_text("secret\n")
-    (work / "link.txt").symlink_to(outside / "secret.txt")
-    (work / "link").symlink_to(outside)
-    (work / "loop").symlink_to("loop")
-    (work / "dangling.txt").symlink_to(outside / "made.txt")
-    (work / "inner link.txt").symlink_to("note.txt")
-    os.mkfifo(work / "fifo")
-    return work
-
-
-@pytest.fixture
-def context(work: Path) -> ToolContext:
-    """A call in that workspace, whose log lies in it too."""
-    log = work / "a.db"
-    for suffix in ("", "-wal", "-head"):
-        Path(f"{log}{suffix}").write_bytes(b"log")
-    return ToolContext(
-        invocation_id="i",
-        session="s",
-        turn=1,
-        step=1,
-        position=0,
-        call_id="c",
-        deadline=0.0,
-        workspace=str(work),
-        protected=tuple(f"{os.path.realpath(log)}{suffix}" for suffix in ("", "-wal", "-shm", "-journal", "-head")),
-    )
-
-
-OUTSIDE = [
-    "../outside/secret.txt",
-    "folder/../../outside/secret.txt",
-    "folder/..",
-    "..",
-    "link.txt",
-    "link/secret.txt",
-    "inner link.txt",
-    "loop",
-    "loop/x",
-    "dangling.txt",
-    "/etc/passwd",
-    "//etc/passwd",
-    "/",
-    "",
-    ".",
-    "./",
-    "folder",
-    "folder/",
-    "fifo",
-    "note.txt/x",
-    "nul\0.txt",
-    "note.txt\0",
-    "x" * 300,
-    "/dev/null",
-    "folder/./../note.txt",
-]
-
-
-def whole_tree(folder: Path) -> dict[str, bytes | str]:
-    """Everything below `folder`, links as what they point to."""
-    return {
-        str(path.relative_to(folder)): os.readlink(path) if path.is_symlink() else path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_symlink() or path.is_file()
-    }
+__all__ = ["context", "work"]
 
 
 @pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: repr(path)[:40])
@@ -109,6 +36,10 @@ def test_no_path_leads_out_of_the_workspace(tmp_path: Path, context: ToolContext
         read_file.body(context, path)
     with pytest.raises(ToolError):
         append_line.body(context, path, "intruder")
+    with pytest.raises(ToolError):
+        write_file.body(context, path, "intruder")
+    with pytest.raises(ToolError):
+        edit_file.body(context, path, "secret", "intruder")
     assert whole_tree(tmp_path) == before
 
 
@@ -134,14 +65,20 @@ def test_no_combination_of_parts_leads_out(parts: list[str], tmp_path: Path) -> 
     (outside / "secret.txt").write_text("secret\n")
     (work / "link").symlink_to(outside)
     (work / "link.txt").symlink_to(outside / "secret.txt")
-    call = ToolContext(
-        invocation_id="i", session="s", turn=1, step=1, position=0, call_id="c", deadline=0.0, workspace=str(work)
-    )
+    call = call_in(work)
     path = "/".join(parts)
     with suppress(ToolError):
         assert read_file.body(call, path) != b"secret\n"
     with suppress(ToolError):
         append_line.body(call, path, "intruder")
+    with suppress(ToolError):
+        write_file.body(call, path, "intruder")
+    with suppress(ToolError):
+        edit_file.body(call, path, "secret", "intruder")
+    with suppress(ToolError):
+        assert "secret.txt:1" not in search_files.body(call, "secret", path)
+    with suppress(ToolError):
+        assert "secret.txt (" not in list_files.body(call, path, "**")
     assert whole_tree(outside) == {"secret.txt": b"secret\n"}
 
 
@@ -162,6 +99,15 @@ def test_the_log_and_its_companions_cannot_be_touched_also_not_made(
         append_line.body(context, path, "forged")
     with pytest.raises(ToolError):
         read_file.body(context, path)
+    with pytest.raises(ToolError):
+        write_file.body(context, path, "forged")
+    with pytest.raises(ToolError):
+        write_file.body(context, f"{path}/made as a folder", "forged")
+    with pytest.raises(ToolError):
+        edit_file.body(context, path, "log", "forged")
+    assert "a.db" not in list_files.body(context, pattern="**")
+    assert "hard" not in list_files.body(context, pattern="**")
+    assert search_files.body(context, "log") == "[nothing]"
     assert whole_tree(tmp_path) == before
 
 
@@ -172,20 +118,63 @@ def test_a_log_outside_of_the_workspace_protects_nothing_in_it(context: ToolCont
 
 def test_without_a_workspace_there_is_nothing_to_read(context: ToolContext) -> None:
     bare = evolve(context, workspace="")
-    for call in (lambda: read_file.body(bare, "note.txt"), lambda: append_line.body(bare, "note.txt", "x")):
+    for body, arguments in (
+        (read_file.body, ["note.txt"]),
+        (append_line.body, ["note.txt", "x"]),
+        (write_file.body, ["note.txt", "x"]),
+        (edit_file.body, ["note.txt", "one", "two"]),
+        (list_files.body, []),
+        (search_files.body, ["one"]),
+    ):
         with pytest.raises(ToolError, match="no workspace"):
-            call()
+            body(bare, *arguments)
 
 
 def test_a_workspace_that_is_gone_is_a_plain_refusal(context: ToolContext) -> None:
     gone = evolve(context, workspace=context.workspace + "-gone")
-    with pytest.raises((ToolError, OSError)):
+    with pytest.raises(ToolError):
         read_file.body(gone, "note.txt")
 
 
 @pytest.mark.parametrize("path", ["note.txt", "./note.txt", ".//note.txt", "folder/inner.txt", "folder/./inner.txt"])
 def test_files_inside_are_read_as_they_are(context: ToolContext, path: str) -> None:
     assert read_file.body(context, path) in (b"one\n", b"inner\n")
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "lines"),
+    [
+        (1, 0, b"a\r\nb\n\xff\n\nend"),
+        (2, 2, b"b\n"),
+        (1, 3, b"a\r\nb\n\xff\n"),
+        (3, 0, b"\xff\n\nend"),
+        (5, 99, b"end"),
+    ],
+)
+def test_lines_are_read_byte_for_byte(context: ToolContext, work: Path, first: int, last: int, lines: bytes) -> None:
+    (work / "odd").write_bytes(b"a\r\nb\n\xff\n\nend")
+    assert read_file.body(context, "odd", first, last) == lines
+
+
+@given(raw=st.binary(max_size=30), cut=st.integers(1, 8))
+def test_the_lines_up_to_a_number_and_those_behind_it_are_the_file(raw: bytes, cut: int, tmp_path: Path) -> None:
+    work = subfolder(tmp_path)
+    (work / "file").write_bytes(raw)
+    parts = [read_file.body(call_in(work), "file", 1, cut)]
+    with suppress(ToolError):
+        parts.append(read_file.body(call_in(work), "file", cut + 1))
+    assert b"".join(parts) == raw
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 0), (-1, 2), (3, 2), (1, -1)])
+def test_lines_that_cannot_be_are_refused(context: ToolContext, first: int, last: int) -> None:
+    with pytest.raises(ToolError, match="lines count from 1"):
+        read_file.body(context, "note.txt", first, last)
+
+
+def test_lines_behind_the_end_are_an_error_that_says_how_many_there_are(context: ToolContext) -> None:
+    with pytest.raises(ToolError, match="has 1 lines"):
+        read_file.body(context, "note.txt", 2)
 
 
 def test_a_file_that_is_too_large_is_refused_before_it_is_read(context: ToolContext, work: Path) -> None:
@@ -200,9 +189,7 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read(context: ToolCont
 @given(lines=st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"])), max_size=5))
 def test_each_append_adds_exactly_one_line(lines: list[str], tmp_path: Path) -> None:
     work = subfolder(tmp_path)
-    call = ToolContext(
-        invocation_id="i", session="s", turn=1, step=1, position=0, call_id="c", deadline=0.0, workspace=str(work)
-    )
+    call = call_in(work)
     for line in lines:
         append_line.body(call, "log.txt", line)
     written = (work / "log.txt").read_bytes().decode() if lines else ""
@@ -225,7 +212,7 @@ def test_a_file_whose_last_line_is_open_gets_a_line_of_its_own(context: ToolCont
 
 
 def test_text_that_is_no_unicode_is_refused_and_nothing_is_written(context: ToolContext, work: Path) -> None:
-    with pytest.raises((ToolError, UnicodeError)):
+    with pytest.raises(ToolError, match="no Unicode"):
         append_line.body(context, "note.txt", "lone \ud800 half")
     assert (work / "note.txt").read_text() == "one\n"
 
@@ -258,17 +245,23 @@ async def test_through_a_session_a_path_that_leads_out_is_one_error_result(tmp_p
         ("append_line", {"path": "b.db-wal", "line": "forged"}),
         ("append_line", {"path": "b.db-head", "line": "forged"}),
         ("read_file", {"path": "b.db"}),
+        ("write_file", {"path": "b.db", "text": "forged"}),
+        ("edit_file", {"path": "b.db-head", "old": "a", "new": "b"}),
+        ("list_files", {"pattern": "**"}),
+        ("search_files", {"text": "SQLite format"}),
     )
     model = FakeModel([wanted])
-    tools = [append_line, read_file]
     async with (
-        opened(path, model, *tools, workspace=work) as kernel,
+        opened(path, model, *files.TOOLS, workspace=work) as kernel,
         kernel.session("s", model="fake:m") as session,
     ):
         await session.followup("hi")
         await session.run()
     results = sorted(events_of(path, ToolResult), key=lambda result: result.position)
-    assert [result.outcome for result in results] == ["ok", "ok", *["error"] * 5]
+    assert [result.outcome for result in results] == ["ok", "ok", *["error"] * 7, "ok", "ok"]
     assert results[1].text == "hello\n"
+    assert "made.txt (6 bytes)" in results[9].text
+    assert "b.db" not in results[9].text
+    assert results[10].text == "[nothing]"
     with flightlog.open_log(path, discover=False) as log:
         assert log.session("s").verify()
