@@ -23,6 +23,7 @@ from flightlog_hookspecs import (
     Price,
     PromptSection,
     ProposedCall,
+    Redaction,
     Replace,
     Request,
     RequestView,
@@ -164,6 +165,11 @@ def register_prompt_sections(register: Callable[[PromptSection], None]) -> None:
 def register_hooks(register: Callable[[Hook], None]) -> None:
     for one in (remind, closed, frugal, guard, slow_guard, redact, failover, more, watch, knows_less, by_hand):
         register(one)
+
+
+@hookimpl
+def register_redactions(register: Callable[[Redaction], None]) -> None:
+    register(Redaction(name="keys", body=lambda text: text.replace("key", "[key]")))
 
 
 @hookimpl

@@ -28,6 +28,7 @@ from flightlog_hookspecs.hooks import (
 from flightlog_hookspecs.markers import CONTRACT_VERSION, PROJECT, hookimpl, hookspec
 from flightlog_hookspecs.prices import Price
 from flightlog_hookspecs.prompt import PromptSection
+from flightlog_hookspecs.redaction import Redaction
 from flightlog_hookspecs.stream import (
     BlockEnd,
     BlockEvent,
@@ -73,6 +74,7 @@ __all__ = [
     "Price",
     "PromptSection",
     "ProposedCall",
+    "Redaction",
     "Replace",
     "Request",
     "RequestView",

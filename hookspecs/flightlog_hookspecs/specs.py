@@ -13,6 +13,7 @@ from flightlog_hookspecs.hooks import Hook
 from flightlog_hookspecs.markers import hookspec
 from flightlog_hookspecs.prices import Price
 from flightlog_hookspecs.prompt import PromptSection
+from flightlog_hookspecs.redaction import Redaction
 from flightlog_hookspecs.subagents import Subagent
 from flightlog_hookspecs.tools import Tool
 
@@ -45,3 +46,8 @@ def register_subagents(register: Callable[[Subagent], None]) -> None:
 @hookspec
 def register_prices(register: Callable[[Price], None]) -> None:
     """Offer prices: call `register(price)` for each. Of those that fit a model the first counts, a session's first."""
+
+
+@hookspec
+def register_redactions(register: Callable[[Redaction], None]) -> None:
+    """Offer functions that keep secrets out of the log: call `register(redaction)` for each."""

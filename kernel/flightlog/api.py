@@ -27,6 +27,7 @@ from flightlog.runtime.plugins import Discover, load_plugins, register
 from flightlog.runtime.querying import Queries
 from flightlog.runtime.reader import LogReader, SessionReader, reader_of
 from flightlog.runtime.recovery import close_session, open_session
+from flightlog.runtime.redacting import Redacting
 from flightlog.runtime.registration import Registration
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.session import Session
@@ -136,10 +137,12 @@ class Kernel:
             system = given(state).get(HOST_SECTION, "")
         self.registry.adapter_of(model)
         registry = Registry(outer=self.registry)
+        redacting = Redacting(registry)
         around = Surroundings(
             registry=registry,
             limits=limits,
-            hooks=Hooks(registry, self._threads),
+            redacting=redacting,
+            hooks=Hooks(registry, self._threads, redacting),
             approvals=Approvals(journal, has_approver=approver),
             threads=self._threads,
             workspace=self._workspace,

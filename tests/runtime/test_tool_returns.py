@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 import flightlog
 from flightlog import Limits
+from flightlog.runtime.redacting import Redacting
+from flightlog.runtime.registry import Registry
 from flightlog.testing import FakeModel, calls
 from flightlog_hookspecs import TextBlock, ThinkingBlock, Tool, ToolCallBlock, ToolOutput
 from flightlog_hookspecs.events import ToolResult
@@ -195,7 +197,7 @@ async def test_bytes_that_are_no_text_are_kept_exactly_and_shown_roughly(tmp_pat
 def test_any_bytes_are_either_shown_exactly_or_kept_whole(raw: bytes, shown: int) -> None:
     from flightlog.runtime.tool_output import rendered
 
-    end = rendered(raw, Limits(tool_output_max_chars=shown))
+    end = rendered(raw, Limits(tool_output_max_chars=shown), Redacting(Registry()))
     if end.blob is None:
         (block,) = end.content
         assert block.text == (raw.decode() or "(no output)")

@@ -36,6 +36,11 @@ def prints(text: str) -> str:
     return f"said {text}"
 
 
+def environment(name: str) -> str:
+    """Say what a variable holds."""
+    return os.environ[name]
+
+
 def segfault() -> str:
     """Read what must not be read."""
     ctypes.string_at(0)

@@ -32,7 +32,7 @@ class Briefing:
         self._journal = journal
         self._around = around
         self._model = model
-        self._prompt = Prompt(system, around.registry, around.threads)
+        self._prompt = Prompt(system, around.registry, around.threads, around.redacting)
 
     async def prepare(self) -> str:
         """Log what the model is to be told before an attempt; returns why a guard forbids the step, if one does.

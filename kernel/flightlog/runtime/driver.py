@@ -105,6 +105,7 @@ class Driver:
             end = _end_for(leaves(error), self._cause)
             stays = self._leaving and self._journal.state.suspended
             if end is not None and not (stays and end.reason == "aborted"):
+                end = evolve(end, message=self._around.redacting.text(end.message))
                 await close_turn(self._journal, end, dropped=self._dropped)
             if not in_turn or not isinstance(error, FlightlogError) or isinstance(error, StoreError):
                 raise

@@ -12,6 +12,7 @@ import trio
 from attrs import evolve, field, frozen
 
 from flightlog.runtime.plugin_call import Failed, call
+from flightlog.runtime.redacting import Redacting
 from flightlog.runtime.registry import Registered, Registry
 from flightlog_hookspecs.content import Block, TextBlock
 from flightlog_hookspecs.errors import UsageError
@@ -88,6 +89,7 @@ class Hooks:
 
     _registry: Registry
     _threads: trio.CapacityLimiter = field(eq=False)
+    _redacting: Redacting
 
     def any_at(self, point: Point) -> bool:
         """Whether anybody is to be asked."""
@@ -171,7 +173,7 @@ class Hooks:
         return opinion
 
     async def _asked(self, registered: Registered[Hook], view: object) -> object:
-        """What the hook answers; a `PluginFault` when it has none."""
+        """What the hook answers, redacted; a `PluginFault` when it has none."""
         hook, plugin = registered.item, registered.plugin
         if plugin.taken_back:
             return None  # while those before it were asked
@@ -182,14 +184,25 @@ class Hooks:
             error = str(failed)
         else:
             if answer is None or (isinstance(answer, ANSWERS[hook.point]) and _is_sound(answer)):
-                return answer
+                return self._redacted(answer)
             error = f"returned {answer!r:.200}, which is no answer at {hook.point}"
         return self._fault(registered, error)
 
-    @staticmethod
-    def _fault(registered: Registered[Hook], error: str) -> PluginFault:
-        hook = registered.item
-        return PluginFault(plugin=registered.plugin.name, hook=f"{hook.point} {hook.name}", error=error)
+    def _fault(self, registered: Registered[Hook], error: str) -> PluginFault:
+        hook, said = registered.item, self._redacting.text(error)
+        return PluginFault(plugin=registered.plugin.name, hook=f"{hook.point} {hook.name}", error=said)
+
+    def _redacted(self, answer: object) -> object:
+        """What an answer says, redacted. Arguments are what a call runs with, and a result is redacted as all are."""
+        match answer:
+            case Deny(reason=text) | Veto(reason=text):
+                return evolve(answer, reason=self._redacting.text(text))
+            case Ask(question=text):
+                return Ask(self._redacting.text(text))
+            case Append(content=content) | Continue(content=content):
+                return evolve(answer, content=self._redacting.blocks(content))
+            case _:
+                return answer
 
 
 def _is_sound(answer: object) -> bool:

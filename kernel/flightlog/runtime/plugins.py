@@ -28,6 +28,7 @@ from flightlog_hookspecs.hooks import Hook, Point
 from flightlog_hookspecs.markers import CONTRACT_VERSION, PROJECT
 from flightlog_hookspecs.prices import Price
 from flightlog_hookspecs.prompt import PromptSection, SectionKind
+from flightlog_hookspecs.redaction import Redaction
 from flightlog_hookspecs.subagents import Subagent
 from flightlog_hookspecs.tools import Tool
 
@@ -104,6 +105,9 @@ def offered(plugin: object, version: PluginVersion) -> Offer:
     manager.check_pending()  # finds a misspelt hook, which would otherwise never be called
     offer = Offer(plugin=Loaded(version))
     manager.hook.register_hooks(register=lambda hook: offer.hooks.append(Registered(_hook(hook), offer.plugin)))
+    manager.hook.register_redactions(
+        register=lambda one: offer.redactions.append(Registered(_redaction(one), offer.plugin))
+    )
     manager.hook.register_tools(register=lambda tool: _take(offer, offer.tools, "tool", _tool(tool, version)))
     manager.hook.register_adapters(register=lambda one: _take(offer, offer.adapters, "adapter", _adapter(one)))
     manager.hook.register_prompt_sections(
@@ -171,6 +175,19 @@ def _hook(hook: Hook) -> Hook:
         f"hook {hook.name!r}: there is no point {hook.point!r}, or no time limit",
     )
     return hook
+
+
+def _redaction(redaction: Redaction) -> Redaction:
+    _expect(isinstance(redaction, Redaction), f"register_redactions was given {redaction!r}, not a Redaction")
+    _expect(
+        isinstance(redaction.name, str) and redaction.name != "",
+        f"a redaction's name must be a string, not {redaction.name!r}",
+    )
+    _expect(
+        callable(redaction.body) and _takes_one(redaction.body) and not inspect.iscoroutinefunction(redaction.body),
+        f"redaction {redaction.name!r}: its body must be a plain function that takes one argument",
+    )
+    return redaction
 
 
 def _takes_one(body: Callable[..., object]) -> bool:

@@ -8,6 +8,7 @@ import trio
 
 from flightlog.core.context import HOST_SECTION
 from flightlog.runtime.plugin_call import Failed, call
+from flightlog.runtime.redacting import Redacting
 from flightlog.runtime.registry import Registry
 from flightlog_hookspecs.events import PluginFault
 from flightlog_hookspecs.prompt import SectionKind
@@ -16,8 +17,9 @@ from flightlog_hookspecs.prompt import SectionKind
 class Prompt:
     """The sections of one session as they were rendered last."""
 
-    def __init__(self, system: str, registry: Registry, threads: trio.CapacityLimiter) -> None:
+    def __init__(self, system: str, registry: Registry, threads: trio.CapacityLimiter, redacting: Redacting) -> None:
         self._system = system
+        self._redacting = redacting
         self._registry = registry
         self._threads = threads
         self._static: dict[str, str] | None = None
@@ -31,7 +33,7 @@ class Prompt:
         """
         faults: list[PluginFault] = []
         if anew or self._static is None:
-            host = {HOST_SECTION: self._system} if self._system else {}
+            host = {HOST_SECTION: self._redacting.text(self._system)} if self._system else {}
             self._static = host | await self._texts("static", given, faults)
         return self._static, await self._texts("runtime", given, faults), faults
 
@@ -51,6 +53,7 @@ class Prompt:
                 error = str(failed)
             if error:
                 text = given.get(section.name, "")
-                faults.append(PluginFault(plugin=registered.plugin.name, hook=f"render {section.name}", error=error))
-            texts[section.name] = text
+                said = self._redacting.text(error)
+                faults.append(PluginFault(plugin=registered.plugin.name, hook=f"render {section.name}", error=said))
+            texts[section.name] = self._redacting.text(text)
         return texts

@@ -1,8 +1,8 @@
 """What is registered, by scope: the kernel's own and, inside it, a session's.
 
 The loop asks a registry and knows no capability itself. What an inner scope registers shadows what an
-outer one has under the same name, for as long as it is registered; hooks add up instead, so that no
-session can shadow a guard of its kernel.
+outer one has under the same name, for as long as it is registered; hooks and redactions add up instead, so
+that no session can shadow a guard of its kernel.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import Head, PluginVersion, TokenPrice
 from flightlog_hookspecs.hooks import Hook, Point
 from flightlog_hookspecs.prompt import PromptSection
+from flightlog_hookspecs.redaction import Redaction
 from flightlog_hookspecs.subagents import Subagent
 
 T_co = TypeVar("T_co", covariant=True)
@@ -91,6 +92,7 @@ class Offer:
     subagents: dict[str, Registered[Subagent]] = field(factory=dict)
     prices: dict[str, Registered[TokenPrice]] = field(factory=dict)
     hooks: list[Registered[Hook]] = field(factory=list)
+    redactions: list[Registered[Redaction]] = field(factory=list)
 
     async def retire(self) -> None:
         """Once it is offered no more: wait until nothing of it runs, and let its adapters close what they hold."""
@@ -166,6 +168,11 @@ class Registry:
         """The hooks at `point` in the order in which they are asked."""
         own = [hook for offer in self._offers for hook in offer.hooks if hook.item.point == point]
         return self.outer.hooks(point) + own if self.outer else own
+
+    def redactions(self) -> list[Registered[Redaction]]:
+        """The redactions in the order in which a text is put through them."""
+        own = [redaction for offer in self._offers for redaction in offer.redactions]
+        return self.outer.redactions() + own if self.outer else own
 
     def enter(self, offer: Offer) -> None:
         """Register all of `offer`. Raises `UsageError`, and nothing is changed, when a name is taken in this scope."""

@@ -97,7 +97,8 @@ class Requests:
     async def _failure(self, attempt: int, head: Head, error: ProviderError) -> list[Event]:
         """That the attempt failed, and what is done about it: what a hook says, else what the limits say."""
         hooks, limits = self._around.hooks, self._around.limits
-        failed = RequestFailed(attempt=attempt, failure=error.kind, message=error.message, retryable=error.retryable)
+        said = self._around.redacting.text(error.message)
+        failed = RequestFailed(attempt=attempt, failure=error.kind, message=said, retryable=error.retryable)
         retry = retry_after(failed, error.retry_after_s, limits)
         left = max(0, limits.attempts_per_step - attempt)
         if not hooks.any_at("on_request_error"):
@@ -110,7 +111,7 @@ class Requests:
             attempt=attempt,
             model=f"{head.adapter}:{head.model}",
             failure=error.kind,
-            message=error.message,
+            message=said,
             retryable=error.retryable,
             retry_after_s=error.retry_after_s,
             attempts_left=left,

@@ -8,6 +8,7 @@ from attrs import field, frozen
 from flightlog.core.limits import Limits
 from flightlog.runtime.approvals import Approvals
 from flightlog.runtime.hooks import Hooks
+from flightlog.runtime.redacting import Redacting
 from flightlog.runtime.registry import Registry
 
 
@@ -17,6 +18,7 @@ class Surroundings:
 
     registry: Registry
     limits: Limits
+    redacting: Redacting
     hooks: Hooks
     approvals: Approvals
     threads: trio.CapacityLimiter = field(eq=False)

@@ -10,6 +10,7 @@ from flightlog.core import canonical
 from flightlog.core.limits import Limits
 from flightlog.core.shape import misfit
 from flightlog.core.spill import decode, excerpt
+from flightlog.runtime.redacting import Redacting
 from flightlog_hookspecs.content import Block, TextBlock, text_blocks, text_of
 from flightlog_hookspecs.errors import BadPayload
 from flightlog_hookspecs.events import Spill
@@ -31,13 +32,13 @@ def failed(message: str, outcome: Outcome = "error") -> Rendered:
     return Rendered(outcome=outcome, content=_blocks(message))
 
 
-def told(message: str, limits: Limits) -> Rendered:
+def told(message: str, limits: Limits, redacting: Redacting) -> Rendered:
     """An error in words that came from outside, and may be of any length."""
-    return rendered(ToolOutput(content=message, is_error=True), limits)
+    return rendered(ToolOutput(content=message, is_error=True), limits, redacting)
 
 
-def rendered(value: object, limits: Limits) -> Rendered:
-    """The body's return value: text, JSON value, bytes or `ToolOutput`. Never raises.
+def rendered(value: object, limits: Limits, redacting: Redacting) -> Rendered:
+    """The body's return value: text, JSON value, bytes or `ToolOutput`, redacted. Never raises.
 
     What is too long to show is kept whole in a blob and shown as an excerpt; what is too large to
     keep is an error that says so. Bytes that are not text are shown as a preview.
@@ -49,18 +50,19 @@ def rendered(value: object, limits: Limits) -> Rendered:
             return failed(f"The call ran, but its output's {wrong} is not what it must be. Its effects stand.")
         case ToolOutput():
             # Providers refuse empty text blocks.
-            content = tuple(block for block in value.content if block != TextBlock(text=""))
+            content = tuple(block for block in redacting.blocks(value.content) if block != TextBlock(text=""))
             outcome = "error" if value.is_error else "ok"
-            text = text_of(value.content)
+            text = text_of(content)
             whole = _bytes_of(text)
         case bytes() | bytearray() | memoryview():
-            whole = bytes(value)
+            whole = redacting.raw(bytes(value))
             text, exact = decode(whole[: limits.tool_output_max_bytes])
         case _:
             try:
-                text = _text_of(value)
+                text = redacting.text(_text_of(value))
             except BadPayload as error:
-                return failed(f"The call ran, but returned something that is not JSON ({error}). Its effects stand.")
+                said = redacting.text(str(error))
+                return failed(f"The call ran, but returned something that is not JSON ({said}). Its effects stand.")
             whole = _bytes_of(text)
     if len(whole) > limits.tool_output_max_bytes:
         return failed(

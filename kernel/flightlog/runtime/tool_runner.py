@@ -101,7 +101,7 @@ class ToolRunner:
             try:
                 arguments = registered.item.arguments(raw)
             except BadArguments as error:
-                end = told(str(error), self._around.limits)
+                end = self._told(str(error))
                 refused.append((call, self._result(call, end, None, 0), end.blob))
             else:
                 runnable.append(Runnable(call=call, registered=registered, raw=raw, arguments=arguments))
@@ -192,7 +192,7 @@ class ToolRunner:
         return self._journal.state.doubts.get(doubt.signature(item.call.name, item.raw))
 
     def _denied(self, message: str) -> Rendered:
-        return evolve(told(message, self._around.limits), outcome="denied")
+        return evolve(self._told(message), outcome="denied")
 
     async def _run_body(self, index: int, item: Runnable, intent: ToolCall, call_seq: int) -> None:
         journal, plugin = self._journal, item.registered.plugin
@@ -235,7 +235,7 @@ class ToolRunner:
         with trio.CancelScope(shield=True):
             amended = await hooks.after_tool(finished)
         if amended.output is not None:
-            replaced = rendered(amended.output, self._around.limits)
+            replaced = self._rendered(amended.output)
             # What is in doubt stays in doubt, whatever it is called.
             end = replaced if end.outcome in ("ok", "error") else evolve(replaced, outcome=end.outcome)
         messages = [
@@ -250,9 +250,9 @@ class ToolRunner:
         try:
             with scope:
                 value = await self._invoke(item, intent, scope)
-                return rendered(value, self._around.limits)
+                return self._rendered(value)
         except ToolError as error:
-            return self._cut_off(tool) if scope.cancel_called else told(said(error), self._around.limits)
+            return self._cut_off(tool) if scope.cancel_called else self._told(said(error))
         except ProcessFailed as error:
             return failed(str(error)) if tool.effect in REPEATABLE else failed(f"{error} {repair.UNKNOWN}", "unknown")
         except (trio.Cancelled, KeyboardInterrupt):
@@ -262,8 +262,14 @@ class ToolRunner:
                 scope.cancel_called
             ):  # a body may answer its cancel with an error of its own: it was cut off all the same
                 return self._cut_off(tool)
-            return told(f"{tool.name} failed: {described(unwrapped(error))}", self._around.limits)
+            return self._told(f"{tool.name} failed: {described(unwrapped(error))}")
         return self._cut_off(tool)
+
+    def _told(self, message: str) -> Rendered:
+        return told(message, self._around.limits, self._around.redacting)
+
+    def _rendered(self, value: object) -> Rendered:
+        return rendered(value, self._around.limits, self._around.redacting)
 
     def _cut_off(self, tool: Tool) -> Rendered:
         """The end of a body that a cancel or its time limit cut off: the same verdict as after a crash."""

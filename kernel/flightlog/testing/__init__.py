@@ -32,6 +32,7 @@ from flightlog_hookspecs import (
     Message,
     Price,
     PromptSection,
+    Redaction,
     Request,
     Subagent,
     TextBlock,
@@ -139,6 +140,7 @@ class Bundle:
     hooks: Iterable[Hook] = ()
     subagents: Iterable[Subagent] = ()
     prices: Iterable[Price] = ()
+    redactions: Iterable[Redaction] = ()
 
     @hookimpl
     def register_hooks(self, register: Callable[[Hook], None]) -> None:
@@ -175,6 +177,12 @@ class Bundle:
         """Register the prices."""
         for price in self.prices:
             register(price)
+
+    @hookimpl
+    def register_redactions(self, register: Callable[[Redaction], None]) -> None:
+        """Register the redactions."""
+        for redaction in self.redactions:
+            register(redaction)
 
 
 def fixed_clock(start_us: int = 1_700_000_000_000_000, step_us: int = 1000) -> Clock:
