@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -93,7 +94,7 @@ def test_long_listings_and_endless_trees_are_cut_and_say_so(tree: ToolContext, m
     monkeypatch.setattr(listing, "LISTED_MAX", 2)
     assert "only the first 2" in list_files.body(tree).splitlines()[-1]
     monkeypatch.setattr(listing, "LISTED_MAX", 100)
-    monkeypatch.setattr(walking, "DEPTH_MAX", 2)
+    monkeypatch.setattr(listing, "Walk", partial(walking.Walk, depth=2))
     assert "not everything" in list_files.body(tree, ".", "**").splitlines()[-1]
 
 

@@ -21,7 +21,7 @@ from flightlog_plugins.files.confinement import UNFINISHED, Guarded
 VISITED_MAX: Final = 50_000
 """Entries that are looked at in one walk."""
 DEPTH_MAX: Final = 64
-"""Folders inside folders that are entered; each holds a descriptor."""
+"""Levels of folders that are looked into, unless a walk wants fewer; each holds a descriptor."""
 PATTERN_MAX_CHARS: Final = 500
 
 ANY_FOLDERS: Final = "**"
@@ -50,12 +50,13 @@ class Walk:
 
     _guarded: Guarded
     _pattern: Rest
+    _depth: int = DEPTH_MAX
     complete: bool = field(default=True, init=False)
     _left: int = field(default=VISITED_MAX, init=False)
 
     def below(self, folder: int, prefix: str) -> Generator[Entry, None, None]:
         """The entries below the descriptor `folder`, whose path is `prefix`. Close it when left early."""
-        return self._entries(folder, prefix, frozenset([self._pattern]), DEPTH_MAX)
+        return self._entries(folder, prefix, frozenset([self._pattern]), self._depth)
 
     def _entries(self, folder: int, prefix: str, rests: frozenset[Rest], depth: int) -> Generator[Entry, None, None]:
         for name in self._names(folder):
