@@ -44,6 +44,7 @@ class Secrets:
     values: tuple[str, ...] = field(default=(), converter=tuple, repr=False)
     patterns: tuple[str, ...] = field(default=(), converter=tuple)
     _patterns: list[re.Pattern[str]] = field(init=False, repr=False, factory=list)
+    _names: dict[str, bool] = field(init=False, repr=False, factory=dict)
     _known: dict[tuple[str, str], None] = field(init=False, repr=False, factory=dict)
     _forms: list[tuple[str, str]] = field(init=False, repr=False, factory=list)
 
@@ -73,10 +74,15 @@ class Secrets:
 
     def _of_environment(self) -> Iterator[tuple[str, str]]:
         for name, value in os.environ.items():
-            if len(value) >= ENV_VALUE_MIN_CHARS and any(
-                fnmatchcase(name.upper(), pattern.upper()) for pattern in self.env
-            ):
+            if len(value) >= ENV_VALUE_MIN_CHARS and self._is_meant(name):
                 yield name, value
+
+    def _is_meant(self, name: str) -> bool:
+        meant = self._names.get(name)
+        if meant is None:  # it is asked for each text, so each name is matched once
+            meant = any(fnmatchcase(name.upper(), pattern.upper()) for pattern in self.env)
+            self._names[name] = meant
+        return meant
 
     def _learn(self, secrets: Iterable[tuple[str, str]]) -> None:
         new = [secret for secret in secrets if secret not in self._known]
