@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -217,22 +217,29 @@ def test_text_that_is_no_unicode_is_refused_and_nothing_is_written(context: Tool
     assert (work / "note.txt").read_text() == "one\n"
 
 
-@pytest.fixture
+@contextmanager
 def full_disk() -> Iterator[None]:
-    """No file may grow beyond ten bytes: a write goes half way, then fails."""
+    """No file may grow beyond ten bytes: a write goes half way, then fails. Nor may the report of the tests."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    signal.signal(signal.SIGXFSZ, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
 
 
-def test_a_line_that_fits_only_in_part_is_an_error_and_not_a_success(
-    context: ToolContext, work: Path, full_disk: None
-) -> None:
-    with pytest.raises(ToolError, match=os.strerror(errno.EFBIG)):
+def test_a_line_that_fits_only_in_part_is_an_error_and_not_a_success(context: ToolContext, work: Path) -> None:
+    with full_disk(), pytest.raises(ToolError, match=os.strerror(errno.EFBIG)):
         append_line.body(context, "new.txt", "more than ten bytes")
+
+
+def test_a_file_that_fits_only_in_part_keeps_its_old_content(context: ToolContext, work: Path) -> None:
+    before = whole_tree(work)
+    with full_disk(), pytest.raises(ToolError, match="it was not changed"):
+        write_file.body(context, "note.txt", "more than ten bytes")
+    assert whole_tree(work) == before
 
 
 async def test_through_a_session_a_path_that_leads_out_is_one_error_result(tmp_path: Path, work: Path) -> None:

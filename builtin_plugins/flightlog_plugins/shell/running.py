@@ -86,6 +86,8 @@ async def run(
     """
     if not folder:
         raise ToolError("the host has given tools no workspace")
+    if not hasattr(os, "pidfd_open"):
+        raise ToolError("commands are run on Linux only: elsewhere nobody could end all that they start")
     process = await _started(command, folder, env)
     stdout = cast("trio.lowlevel.FdStream", process.stdout)  # which a pipe is
     output = Output(output_max_bytes)
