@@ -20,7 +20,7 @@ def test_run_answers_and_ends_with_one_status_line(shell: Shell) -> None:
     done = shell.run("run", "hello there", "--session", "s")
     words, status = done.out.splitlines()
     assert words == "hello there"
-    assert re.fullmatch(r"turn 1 completed · 1 step · 23 in, 3 out · [\d.]+ m?s · session s", status)
+    assert re.fullmatch(r"turn 1 completed · 1 step · \d+ in, 3 out · [\d.]+ m?s · session s", status)
     assert done.err == ""
 
 
