@@ -7,6 +7,7 @@
         &key_env=NAME                     the variable that holds the key; else DEEPSEEK_API_KEY
 
 Reasoning goes back with every later request: the provider refuses an answer with calls that has lost it.
+Images and documents are not shown to its models, which are told so; the words of text files are.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SERVICE: Final = Service(
     base_url_env="DEEPSEEK_BASE_URL",
     base_url="https://api.deepseek.com",
 )
-DIALECT: Final = Dialect(adapter="deepseek", efforts=("low", "high", "max"), thinks=True)
+DIALECT: Final = Dialect(adapter="deepseek", efforts=("low", "high", "max"), thinks=True, sees=False)
 
 
 @hookimpl

@@ -27,6 +27,7 @@ from flightlog_hookspecs import (
     BlockEnd,
     BlockEvent,
     BlockStart,
+    FileBlock,
     Finish,
     Head,
     Message,
@@ -70,12 +71,12 @@ class ScriptedAdapter:
                     "tools": [t.name for t in part.tools],
                 }
             case UserMessage():
-                value = {"user": part.text}
+                value = {"user": part.text} | _files(part)
             case AssistantMessage():
                 calls = [[b.call_id, b.name, b.arguments] for b in part.content if isinstance(b, ToolCallBlock)]
                 value = {"assistant": part.text, "calls": calls}
             case ToolResult():
-                value = {"tool": part.call_id, "outcome": part.outcome, "text": part.text}
+                value = {"tool": part.call_id, "outcome": part.outcome, "text": part.text} | _files(part)
         return json.dumps(value).encode() + b"\n"
 
     @asynccontextmanager
@@ -91,6 +92,12 @@ class ScriptedAdapter:
         except ValueError as error:
             raise ProviderError("bad_request", f"{request.head.model!r}: {error}") from None
         yield _played(reply, len(request.messages), sum(map(len, request.fragments)))
+
+
+def _files(part: UserMessage | ToolResult) -> dict[str, object]:
+    """What the files of a message are, if it has any."""
+    files = [[block.label, block.sha256] for block in part.content if isinstance(block, FileBlock)]
+    return {"files": files} if files else {}
 
 
 async def _played(reply: Reply, request_messages: int, request_bytes: int) -> AsyncIterator[BlockEvent]:

@@ -1,7 +1,16 @@
 """The contract between flightlog and its plugins: vocabulary and hooks. Imports attrs and pluggy only."""
 
 from flightlog_hookspecs.adapters import Adapter, Request
-from flightlog_hookspecs.content import Block, BlockType, TextBlock, ThinkingBlock, ToolCallBlock, text_blocks, text_of
+from flightlog_hookspecs.content import (
+    Block,
+    BlockType,
+    FileBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    text_blocks,
+    text_of,
+)
 from flightlog_hookspecs.events import AssistantMessage, Head, Message, ToolResult, ToolSpec, UserMessage
 from flightlog_hookspecs.hooks import (
     Allow,
@@ -61,6 +70,7 @@ __all__ = [
     "Deny",
     "Effect",
     "FailedRequest",
+    "FileBlock",
     "Finish",
     "FinishReason",
     "FinishedCall",

@@ -35,7 +35,7 @@ from flightlog.runtime.reader import SentRequest, Spending
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.session import Turn
 from flightlog.store.query import Parameter, QueryResult
-from flightlog_hookspecs.content import Block
+from flightlog_hookspecs.content import Block, FileBlock
 from flightlog_hookspecs.events import Message, Record
 
 T = TypeVar("T")
@@ -177,6 +177,10 @@ class SessionReader:
     async def messages(self) -> list[Message]:
         """What the model would be sent now."""
         return await self._apart(lambda reader: reader.messages())
+
+    async def data_of(self, file: FileBlock) -> bytes:
+        """The bytes of a file in one of its messages."""
+        return await self._apart(lambda reader: reader.data_of(file))
 
     async def request(self, turn: int, step: int, attempt: int | None = None) -> SentRequest:
         """Exactly what the model saw in that attempt."""

@@ -34,7 +34,7 @@ from flightlog.runtime.reader import SentRequest, Spending
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.session import Turn
 from flightlog.store.query import Parameter, QueryResult
-from flightlog_hookspecs.content import Block
+from flightlog_hookspecs.content import Block, FileBlock
 from flightlog_hookspecs.events import Message, Record
 
 T = TypeVar("T")
@@ -172,6 +172,10 @@ class SessionReader:
     def messages(self) -> list[Message]:
         """What the model would be sent now."""
         return self._apart(lambda reader: reader.messages())
+
+    def data_of(self, file: FileBlock) -> bytes:
+        """The bytes of a file in one of its messages."""
+        return self._apart(lambda reader: reader.data_of(file))
 
     def request(self, turn: int, step: int, attempt: int | None = None) -> SentRequest:
         """Exactly what the model saw in that attempt."""

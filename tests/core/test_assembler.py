@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flightlog.core.assembler import Assembler
-from flightlog_hookspecs.content import Block, BlockType, TextBlock, ThinkingBlock, ToolCallBlock, text_of
+from flightlog_hookspecs.content import Block, BlockType, FileBlock, TextBlock, ThinkingBlock, ToolCallBlock, text_of
 from flightlog_hookspecs.errors import FailureKind, ProviderError
 from flightlog_hookspecs.events import AssistantMessage
 from flightlog_hookspecs.stream import (
@@ -200,7 +200,17 @@ def test_a_character_cut_in_two_by_the_stream_is_whole_in_the_message(content: B
     assert assembled(*block(0, content), STOP).content == (joined,)
 
 
-@given(st.lists(values.values_of(Block), max_size=3), st.sampled_from(get_args(FinishReason)))
+STREAMED = st.one_of(*map(values.values_of, (TextBlock, ThinkingBlock, ToolCallBlock)))
+
+
+def test_a_model_cannot_send_a_file() -> None:
+    file = FileBlock.of(b"x", name="cat.png")
+    for started in get_args(BlockType):
+        assert failure(BlockStart(index=0, type=started), BlockEnd(index=0, block=file), STOP).kind == "protocol"
+    assert failure(BlockStart(index=0, type="file"), STOP).kind == "protocol"  # type: ignore[arg-type]
+
+
+@given(st.lists(STREAMED, max_size=3), st.sampled_from(get_args(FinishReason)))
 def test_no_stream_whatsoever_yields_an_empty_message(blocks: list[Block], reason: FinishReason) -> None:
     events = [event for index, content in enumerate(blocks) for event in block(index, content)]
     kept = [content for content in blocks if reason in {"stop", "tool_calls"} or not isinstance(content, ToolCallBlock)]

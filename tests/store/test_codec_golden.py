@@ -7,7 +7,7 @@ from hashlib import sha256
 from itertools import pairwise
 
 from flightlog.store.codec import FORMAT, Encoded, decode, encode
-from flightlog_hookspecs.content import TextBlock, ThinkingBlock, ToolCallBlock
+from flightlog_hookspecs.content import FileBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from flightlog_hookspecs.events import (
     ApprovalAsked,
     ApprovalDecided,
@@ -119,6 +119,13 @@ EVENTS: tuple[Event, ...] = (
     SessionRepaired(repair="r1", rule="hash-chain", detail="it was changed", dropped=2, digest="ab", backup="a.db.bak"),
     PluginLoaded(plugin="files", version="2"),
     PluginUnloaded(plugin="files", version="2"),
+    InboxSplice(
+        slot="next_turn",
+        start=0,
+        message_id="m3",
+        cause="accepted",
+        content=(FileBlock.of(b"GIF89a", name="cat.gif"), FileBlock.of(b"{}", media_type="application/json")),
+    ),
 )
 GOLDEN = (
     ('{"uid":"0123456789abcdef0123456789abcdef","title":"Ünïcode"}', "c6532fcb80064de3"),
@@ -171,6 +178,10 @@ GOLDEN = (
     ('{"repair":"r1","rule":"hash-chain","dropped":2,"digest":"ab","backup":"a.db.bak"}', "071bcccf086c3a59"),
     ('{"plugin":"files","version":"2"}', "88b42b803c812456"),
     ('{"plugin":"files","version":"2"}', "d34f829101f3a0f7"),
+    (
+        '{"slot":"next_turn","start":0,"message_id":"m3","cause":"accepted","content":[{"media_type":"image/gif","sha256":"610f5ae4d76e332636a17bd357fd6ce99029316a99d320280d4d77a746bf29e8","size_bytes":6,"name":"cat.gif","type":"file"},{"media_type":"application/json","sha256":"44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a","size_bytes":2,"type":"file"}]}',
+        "ed0435cf290ade04",
+    ),
 )
 """Of each row its data and the beginning of its digest."""
 

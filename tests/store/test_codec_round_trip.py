@@ -12,9 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flightlog.core import canonical
+from flightlog.core.files import files_in, filled
 from flightlog.core.limits import BLOB_MIN_BYTES, EXCERPT_CHARS
-from flightlog.store.codec import CLASS_OF_KIND, Encoded, EventRow, Undecodable, chained, decode, decode_message, encode
-from flightlog_hookspecs.content import TextBlock, text_of
+from flightlog.store.codec import (
+    CLASS_OF_KIND,
+    Encoded,
+    EventRow,
+    Undecodable,
+    chained,
+    decode,
+    decode_message,
+    encode,
+    payloads_of,
+    with_files,
+)
+from flightlog_hookspecs.content import FileBlock, TextBlock, text_of
 from flightlog_hookspecs.errors import BadPayload
 from flightlog_hookspecs.events import (
     ApprovalAsked,
@@ -54,6 +66,13 @@ def decoded(rows: Encoded, **changes: Any) -> Record:
     return decode(rows.row._replace(**changes), "s", dict(rows.blobs).__getitem__, list(rows.pieces))
 
 
+def with_data(record: Record, rows: Encoded) -> Record:
+    """`record` with the bytes of its files, too."""
+    blobs = dict(rows.blobs)
+    data = {file.sha256: blobs[bytes.fromhex(file.sha256)] for file in files_in(record.event)}
+    return evolve(record, event=filled(record.event, data))
+
+
 def words_of(event: Any) -> str | None:
     """The words that stand in the row's text column, as the event has them."""
     match event:
@@ -84,7 +103,8 @@ def test_any_event_comes_back_as_it_was(cls: type, data: st.DataObject) -> None:
     rows = encoded(record)
     assert decoded(rows) == record
     assert chained(PREVIOUS, UID, rows.row) == rows.row.digest
-    assert encoded(decoded(rows)) == rows, "and is written the same again"
+    assert encoded(with_data(decoded(rows), rows)) == rows, "and is written the same again"
+    assert encoded(decoded(rows)).row == rows.row, "also without the bytes of its files, which are there already"
     check_row(record, rows)
     check_without_pieces(record, rows)
     if isinstance(record.event, Message):
@@ -96,9 +116,14 @@ def check_row(record: Record, rows: Encoded) -> None:
     row = rows.row
     assert (row.session, row.seq, row.kind, row.at) == (KEY, record.seq, record.event.kind, record.at_us)
     assert (row.turn, row.step, row.epoch) == (record.turn, record.step, record.epoch)
+    files = {file.sha256: file.data for file in files_in(record.event)}
+    there = {digest.hex(): raw for digest, raw in rows.blobs}
+    assert files.items() <= there.items()
+    stored = evolve(record.event, spill=None) if isinstance(record.event, ToolResult) else record.event
+    assert {digest.hex() for digest in payloads_of(row, stored)} == there.keys(), "an export takes all of them along"
     for digest, raw in rows.blobs:
         assert sha256(raw).digest() == digest
-        assert len(raw) > BLOB_MIN_BYTES
+        assert len(raw) > BLOB_MIN_BYTES or digest.hex() in files
     for column, value in row._asdict().items():
         if isinstance(value, str):
             assert canonical.is_faithful(value), column
@@ -126,7 +151,11 @@ def check_message(record: Record, rows: Encoded) -> None:
     """What the messages view shows of it is the message."""
     row = rows.row
     text = row.text if row.text_blob is None else dict(rows.blobs)[row.text_blob].decode()
-    assert decode_message(row.kind, text, row.data, dict(rows.blobs).__getitem__) == record.event
+    blob = dict(rows.blobs).__getitem__
+    assert (read := decode_message(row.kind, text, row.data, blob)) == record.event
+    assert not any(file.data for file in files_in(read)), "readers do not pay for bytes that they have not asked for"
+    given = [file.data for file in files_in(record.event)]
+    assert [file.data for file in files_in(with_files(read, blob))] == given
 
 
 @each_class
@@ -143,6 +172,7 @@ MESSAGE = values.plainest(UserMessage)
 RESULT = values.plainest(ToolResult)
 ANSWER = values.plainest(AssistantMessage)
 DELTA = values.plainest(AssistantDelta)
+FILE = FileBlock.of(b"\x89PNG", name="cat.png")
 PAIR = "\ud83d\ude00"
 
 
@@ -159,6 +189,10 @@ PAIR = "\ud83d\ude00"
         (evolve(MESSAGE, message_id=PAIR), "surrogate pair"),
         (evolve(MESSAGE, content=(TextBlock(text=PAIR),)), "surrogate pair"),
         (evolve(MESSAGE, content=[]), r"\$.content"),
+        (evolve(MESSAGE, content=(evolve(FILE, name=PAIR),)), "surrogate pair"),
+        (evolve(MESSAGE, content=(evolve(FILE, sha256="AB" * 32),)), "not the sha256 of a file"),
+        (evolve(MESSAGE, content=(evolve(FILE, sha256=""),)), "not the sha256 of a file"),
+        (evolve(MESSAGE, content=(evolve(FILE, data=bytearray(b"x")),)), r"\$.content"),
         (evolve(DELTA, pieces=(DeltaPiece(at_ms=0, text=PAIR),)), "surrogate pair"),
         (evolve(DELTA, pieces=(DeltaPiece(at_ms=2**63, text=""),)), "64 bits"),
         (UnknownEvent(kind="turn/start", data="{}"), "not an unknown kind"),
@@ -205,6 +239,33 @@ def test_the_words_stand_once() -> None:
     row = encoded(record_of(evolve(ANSWER, content=(TextBlock(text=said),)))).row
     assert row.text == said
     assert said not in row.data
+
+
+def test_the_bytes_of_a_file_stand_once_and_beside_the_row() -> None:
+    message = evolve(MESSAGE, content=(TextBlock(text="see"), FILE, evolve(FILE, name="again.png")))
+    row, blobs, _ = encoded(record_of(message))
+    assert blobs == ((bytes.fromhex(FILE.sha256), FILE.data),)
+    assert row.text == "see", "the column of words has nothing of it"
+    assert json.loads(row.data)["content"] == [
+        {"type": "text", "chars": 3},
+        {"media_type": "image/png", "sha256": FILE.sha256, "size_bytes": 4, "name": "cat.png", "type": "file"},
+        {"media_type": "image/png", "sha256": FILE.sha256, "size_bytes": 4, "name": "again.png", "type": "file"},
+    ]
+
+
+@pytest.mark.parametrize("sha256", ["", "ab", "AB" * 32, "zz" * 32, "00" * 33])
+def test_a_row_that_names_a_file_by_what_is_no_hash_is_refused(sha256: str) -> None:
+    rows = encoded(record_of(evolve(MESSAGE, content=(FILE,))))
+    with pytest.raises(Undecodable) as refused:
+        decoded(rows, data=rows.row.data.replace(FILE.sha256, sha256))
+    assert refused.value.rule == "data-shape"
+
+
+@pytest.mark.parametrize("content", [b"", b"other"])
+def test_a_file_whose_bytes_are_gone_or_others_is_not_handed_out(content: bytes) -> None:
+    with pytest.raises(Undecodable) as refused:
+        with_files(evolve(MESSAGE, content=(evolve(FILE, data=b""),)), lambda _: content)
+    assert refused.value.rule == "blob-hash"
 
 
 FACTS = ("seq", "kind", "at", "turn", "step", "epoch", "ignorable", "text", "text_blob", "data")

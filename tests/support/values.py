@@ -5,10 +5,11 @@ from __future__ import annotations
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from attrs import fields, has
+from attrs import evolve, fields, has
 from hypothesis import strategies as st
 
 from flightlog.core import canonical
+from flightlog_hookspecs.content import FileBlock
 from flightlog_hookspecs.events import Event, Record, UnknownEvent
 
 EVENT_CLASSES: tuple[type, ...] = get_args(Event)
@@ -43,8 +44,17 @@ def json_values(*, max_leaves: int = 12) -> st.SearchStrategy[Any]:
     )
 
 
+def files() -> st.SearchStrategy[FileBlock]:
+    """Files of any name and type, with their bytes."""
+    kinds = st.sampled_from(["image/png", "application/pdf", "text/plain", "x/y+z"])
+    made = st.builds(FileBlock.of, st.binary(min_size=1, max_size=40), media_type=kinds)
+    return st.builds(lambda file, name: evolve(file, name=name), made, texts(large=False))
+
+
 def values_of(hint: Any) -> st.SearchStrategy[Any]:
     """Any value of a type that the vocabulary uses: a class, a union, a literal, a tuple, a primitive."""
+    if hint is FileBlock:
+        return files()
     if hint is str:
         return texts()
     if hint is int:
@@ -66,7 +76,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
 
 def plainest(hint: Any) -> Any:
     """The plainest value of a type that the vocabulary uses: every field set, all of them empty or zero."""
-    if hint in (str, int, bool, NoneType):
+    if hint in (str, bytes, int, bool, NoneType):
         return hint()
     if get_origin(hint) is Literal:
         return get_args(hint)[0]

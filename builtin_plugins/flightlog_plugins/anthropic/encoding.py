@@ -16,6 +16,7 @@ from typing import Final
 from flightlog_hookspecs import (
     AssistantMessage,
     Block,
+    FileBlock,
     Head,
     Message,
     TextBlock,
@@ -24,6 +25,7 @@ from flightlog_hookspecs import (
     ToolResult,
     UserMessage,
 )
+from flightlog_plugins.wire.files import base64_json, is_image, is_pdf, parts
 from flightlog_plugins.wire.fragments import block_state, fragment, messages_of, opened, tag
 from flightlog_plugins.wire.json_text import dumps, joined, listed, sendable_arguments
 from flightlog_plugins.wire.model_name import COUNT, ENDPOINT, ModelName, Rule, is_count, one_of, parsed
@@ -34,6 +36,9 @@ MAX_TOKENS: Final = 32_000
 
 NO_WORDS: Final = "(no text)"
 """Stands for a message without words, which the provider refuses."""
+
+IMAGE_MAX_BYTES: Final = 5 * 1024 * 1024 * 3 // 4
+"""The provider refuses a larger image: 5 MiB in base64."""
 
 _THINKING: Final = ("adaptive", "disabled", "between_tools")
 _OPTIONS: Final[Mapping[str, Rule]] = {
@@ -63,7 +68,7 @@ def encoded(part: Head | Message) -> bytes:
             text = _head(part)
             return fragment(tag(ADAPTER, text), text)
         case UserMessage():
-            return fragment("user", *(_texts(part.content) or [_text(NO_WORDS)]))
+            return fragment("user", *(parts(part.content, _file, _text) or [_text(NO_WORDS)]))
         case ToolResult():
             return fragment("user", _result(part))
         case AssistantMessage():
@@ -153,20 +158,36 @@ def _block(block: Block) -> str:
                 # A fragment's lines are its blocks; line ends in JSON stand between its tokens only.
                 input=_LINE_END.sub(" ", sendable_arguments(block.arguments)),
             )
+        case FileBlock():
+            return ""  # no answer holds one
 
 
 def _result(result: ToolResult) -> str:
-    texts = _texts(result.content)
     fields = {"type": '"tool_result"', "tool_use_id": dumps(call_id(result.call_id))}
-    if texts:
-        fields["content"] = listed(texts)
+    # One that says that it is an error may hold text alone.
+    if shown := parts(result.content, _file if result.outcome == "ok" else _no_file, _text):
+        fields["content"] = listed(shown)
     if result.outcome != "ok":
         fields["is_error"] = "true"
     return joined(**fields)
 
 
-def _texts(content: tuple[Block, ...]) -> list[str]:
-    return [_text(block.text) for block in content if isinstance(block, TextBlock) and block.text.strip()]
+def _file(file: FileBlock) -> str:
+    """An image or a document; "" for what the provider does not take."""
+    if is_image(file) and file.size_bytes <= IMAGE_MAX_BYTES:
+        return joined(type='"image"', source=_source(file))
+    if is_pdf(file):
+        title = {"title": dumps(file.name)} if file.name.strip() else {}
+        return joined(type='"document"', source=_source(file), **title)
+    return ""
+
+
+def _no_file(file: FileBlock) -> str:
+    return ""
+
+
+def _source(file: FileBlock) -> str:
+    return joined(type='"base64"', media_type=dumps(file.media_type), data=base64_json(file))
 
 
 def _text(text: str) -> str:

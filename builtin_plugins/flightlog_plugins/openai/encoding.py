@@ -11,6 +11,7 @@ from typing import Any, Final
 from flightlog_hookspecs import (
     AssistantMessage,
     Block,
+    FileBlock,
     Head,
     Message,
     TextBlock,
@@ -18,8 +19,8 @@ from flightlog_hookspecs import (
     ToolCallBlock,
     ToolResult,
     UserMessage,
-    text_of,
 )
+from flightlog_plugins.wire.files import data_url, filename, has_files, is_image, is_pdf, parts, spoken
 from flightlog_plugins.wire.fragments import block_state, fragment, messages_of, opened, state_of, tag
 from flightlog_plugins.wire.json_text import dumps, joined, listed, sendable_arguments
 from flightlog_plugins.wire.model_name import COUNT, ENDPOINT, NUMBER, ModelName, Rule, one_of, parsed
@@ -47,11 +48,9 @@ def encoded(part: Head | Message) -> bytes:
         case Head():
             return _head(part)
         case UserMessage():
-            return fragment(_message("user", "input_text", part.text))
+            return fragment(joined(type='"message"', role='"user"', content=_content(part.content)))
         case ToolResult():
-            return fragment(
-                joined(type='"function_call_output"', call_id=dumps(part.call_id), output=dumps(_result(part)))
-            )
+            return fragment(joined(type='"function_call_output"', call_id=dumps(part.call_id), output=_output(part)))
         case AssistantMessage():
             return fragment(*_items(part))
 
@@ -113,7 +112,7 @@ def _items(answer: AssistantMessage) -> Iterator[str]:
 def _item(block: Block, phases: Iterator[Any]) -> Iterator[str]:
     match block:
         case TextBlock():
-            yield _message("assistant", "output_text", block.text, next(phases, None))
+            yield _message(block.text, next(phases, None))
         case ThinkingBlock():
             state = block_state(ADAPTER, block)
             if state and "item" in state[1]:
@@ -127,15 +126,35 @@ def _item(block: Block, phases: Iterator[Any]) -> Iterator[str]:
             )
 
 
-def _message(role: str, kind: str, text: str, phase: object = None) -> str:
-    content = listed([joined(type=f'"{kind}"', text=dumps(text))])
-    fields = {"type": '"message"', "role": f'"{role}"', "content": content}
+def _message(text: str, phase: object) -> str:
+    content = listed([joined(type='"output_text"', text=dumps(text))])
+    fields = {"type": '"message"', "role": '"assistant"', "content": content}
     if isinstance(phase, str):
         fields["phase"] = dumps(phase)
     return joined(**fields)
 
 
-def _result(result: ToolResult) -> str:
-    """Its words; the protocol has no other way to say that a call failed."""
-    words = text_of(result.content)
-    return words if result.outcome == "ok" else f"[{result.outcome}] {words}"
+def _content(content: tuple[Block, ...]) -> str:
+    """The parts of a message: one with all its words, or in between files one for each block."""
+    return listed(parts(content, _file, _text) if has_files(content) else [_text(spoken(content))])
+
+
+def _output(result: ToolResult) -> str:
+    """What came of a call; the protocol has no other way than words to say that it failed."""
+    failed = "" if result.outcome == "ok" else f"[{result.outcome}] "
+    if not has_files(result.content):
+        return dumps(f"{failed}{spoken(result.content)}")
+    return listed([*([_text(failed)] if failed else []), *parts(result.content, _file, _text)])
+
+
+def _file(file: FileBlock) -> str:
+    """An image or a document; "" for what the provider does not take."""
+    if is_image(file):
+        return joined(type='"input_image"', detail='"auto"', image_url=data_url(file))
+    if is_pdf(file):
+        return joined(type='"input_file"', filename=filename(file), file_data=data_url(file))
+    return ""
+
+
+def _text(words: str) -> str:
+    return joined(type='"input_text"', text=dumps(words))

@@ -10,15 +10,15 @@ from attrs import field, frozen
 from flightlog_hookspecs import (
     AssistantMessage,
     Block,
+    FileBlock,
     Head,
     Message,
-    TextBlock,
     ThinkingBlock,
     ToolCallBlock,
     ToolResult,
     UserMessage,
-    text_of,
 )
+from flightlog_plugins.wire.files import data_url, filename, has_files, is_image, is_pdf, parts, spoken
 from flightlog_plugins.wire.fragments import block_state, fragment, messages_of, opened, tag
 from flightlog_plugins.wire.json_text import dumps, joined, listed, sendable_arguments
 from flightlog_plugins.wire.model_name import COUNT, ENDPOINT, NUMBER, ModelName, Rule, one_of, parsed
@@ -40,13 +40,15 @@ class Dialect:
     """How a server's requests differ from the next one's.
 
     `max_tokens` is what the limit of an answer is called on the provider's own address; elsewhere it is
-    called by its old name. With `thinks`, an answer that made calls never goes back without reasoning.
+    called by its old name. With `thinks`, an answer that made calls never goes back without reasoning. Where
+    not `sees`, no model is shown images or documents.
     """
 
     adapter: str
     efforts: tuple[str, ...]
     max_tokens: str = "max_tokens"
     thinks: bool = False
+    sees: bool = True
     _rules: Mapping[str, Rule] = field(init=False)
 
     @_rules.default
@@ -64,7 +66,7 @@ class Dialect:
             case Head():
                 return self._head(part)
             case UserMessage():
-                return fragment(_message("user", dumps(part.text)))
+                return fragment(_message("user", self._content(part.content)))
             case ToolResult():
                 fields = {"role": '"tool"', "tool_call_id": dumps(part.call_id), "content": dumps(_result(part))}
                 return fragment(joined(**fields))
@@ -115,6 +117,12 @@ class Dialect:
         system = [_message("system", dumps(head.system))] if head.system else []
         return fragment(tag(self.adapter, options.get("base_url", "")), joined(**texts), *system)
 
+    def _content(self, content: tuple[Block, ...]) -> str:
+        """All the words of a user's message, or its parts where there are files to be shown."""
+        if self.sees and has_files(content):
+            return listed(parts(content, _file, _text))
+        return dumps(spoken(content))
+
     def _answer(self, answer: AssistantMessage) -> bytes:
         words, wanted = answer.text, [_call(block) for block in answer.content if isinstance(block, ToolCallBlock)]
         # Content may be absent only where calls take its place.
@@ -139,6 +147,20 @@ def _message(role: str, content: str) -> str:
     return joined(role=f'"{role}"', content=content)
 
 
+def _file(file: FileBlock) -> str:
+    """An image or a document; "" for what the provider does not take."""
+    if is_image(file):
+        return joined(type='"image_url"', image_url=joined(url=data_url(file)))
+    if is_pdf(file):
+        named = joined(filename=filename(file), file_data=data_url(file))
+        return joined(type='"file"', file=named)
+    return ""
+
+
+def _text(words: str) -> str:
+    return joined(type='"text"', text=dumps(words))
+
+
 def _call(block: Block) -> str:
     assert isinstance(block, ToolCallBlock)
     function = joined(name=dumps(block.name), arguments=dumps(sendable_arguments(block.arguments)))
@@ -146,6 +168,6 @@ def _call(block: Block) -> str:
 
 
 def _result(result: ToolResult) -> str:
-    """Its words; the protocol has no other way to say that a call failed."""
-    words = text_of(tuple(block for block in result.content if isinstance(block, TextBlock)))
-    return words if result.outcome == "ok" else f"[{result.outcome}] {words}"
+    """In words: the protocol has no other way to say that a call failed, and no place for files here."""
+    text = spoken(result.content)
+    return text if result.outcome == "ok" else f"[{result.outcome}] {text}"

@@ -6,13 +6,14 @@ from typing import Any, Final
 
 import attrs
 
-from flightlog_hookspecs.content import TextBlock, ThinkingBlock, ToolCallBlock
+from flightlog_hookspecs.content import FileBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from flightlog_hookspecs.events import AssistantMessage, Message, Record, ToolResult, UserMessage
 
 _TAGS: Final = {
     TextBlock: ("type", "text"),
     ThinkingBlock: ("type", "thinking"),
     ToolCallBlock: ("type", "tool_call"),
+    FileBlock: ("type", "file"),
     UserMessage: ("role", "user"),
     AssistantMessage: ("role", "assistant"),
     ToolResult: ("role", "tool"),
@@ -44,7 +45,8 @@ def plain(value: Any) -> Any:
     """`value` as lists, dicts and scalars; blocks and messages say what they are."""
     if attrs.has(type(value)):
         tag = _TAGS.get(type(value))
-        named = {field.name: plain(getattr(value, field.name)) for field in attrs.fields(type(value))}
+        compared = [field.name for field in attrs.fields(type(value)) if field.eq]  # all but the bytes of a file
+        named = {name: plain(getattr(value, name)) for name in compared}
         return {tag[0]: tag[1], **named} if tag else named
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable
 from signal import SIGINT, SIGTERM
@@ -22,6 +23,9 @@ from flightlog.cli.options import db_option, is_found_unaided, json_option, log_
 from flightlog.cli.output import Output, complain
 from flightlog.cli.tally import Tally
 from flightlog.cli.terminal_text import counted
+from flightlog.core.files import refusal
+from flightlog.core.limits import FILE_MAX_BYTES
+from flightlog_hookspecs.content import FileBlock, TextBlock
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import Record, TurnEnd
 
@@ -37,6 +41,7 @@ class Order:
     db: str
     session: str
     text: str | None
+    files: tuple[FileBlock, ...] = ()
     model: str | None
     system: str | None
     workspace: str | None
@@ -86,10 +91,18 @@ def _model_options(command: F) -> F:
 @click.command(short_help="Deliver a message and run the session.")
 @click.argument("text")
 @click.option("--session", metavar="ID", help="The session to create or go on with. Default: a new one.")
+@click.option(
+    "--attach",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, readable=True),
+    multiple=True,
+    help="A file that goes with TEXT, an image for example. May be given more than once.",
+)
 @_model_options
 def run(
     text: str,
     session: str | None,
+    attach: tuple[str, ...],
     model: str | None,
     system: str | None,
     workspace: str | None,
@@ -109,6 +122,7 @@ def run(
         db=log_to_write(db),
         session=session if session is not None else _new_name(),
         text=text,
+        files=tuple(map(_attached, attach)),
         model=model,
         system=system,
         workspace=workspace,
@@ -206,7 +220,7 @@ async def _session(order: Order, output: Output, interruption: Interruption, *, 
                 nursery.start_soon(follower.follow, reader)
                 interruption.session = session
                 if order.text is not None:
-                    await session.followup(order.text)
+                    await session.followup((*order.files, TextBlock(text=order.text)))
                     interruption.accepted = True
                 await session.run(wait=order.waits)
                 interruption.session = None
@@ -264,6 +278,20 @@ def _result(order: Order, tally: Tally, pending: int, questions: list[Question])
         "pending": pending,
         "questions": plain(questions),
     }
+
+
+def _attached(path: str) -> FileBlock:
+    """The file at `path`. Raises `UsageError` when no message can hold it."""
+    try:
+        if os.path.getsize(path) > FILE_MAX_BYTES:
+            raise UsageError(f"{path} is larger than the {FILE_MAX_BYTES:,} bytes a message can hold")
+        with open(path, "rb") as file:
+            block = FileBlock.of(file.read(), name=os.path.basename(path))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    if why := refusal(block):
+        raise UsageError(why)
+    return block
 
 
 async def _length(kernel: Kernel, session: str, *, must_exist: bool) -> int:

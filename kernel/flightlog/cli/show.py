@@ -18,7 +18,7 @@ from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
 from flightlog.cli.terminal_text import cost, counted, moment, one_line, visible
 from flightlog.cli.timeline import condensed, separate, show_entries
-from flightlog_hookspecs.content import TextBlock, ThinkingBlock, ToolCallBlock
+from flightlog_hookspecs.content import FileBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from flightlog_hookspecs.errors import LogCorrupt
 from flightlog_hookspecs.events import AssistantMessage, Message, ToolResult, UserMessage
 
@@ -185,6 +185,8 @@ def _print_request(request: SentRequest, output: Output) -> None:
             match block:
                 case TextBlock():
                     output.line(visible(block.text))
+                case FileBlock():
+                    output.line((f"[{one_line(block.label, len(block.label))}]", "cyan"))
                 case ThinkingBlock():
                     output.line((visible(block.text), "italic"))
                 case ToolCallBlock():

@@ -73,7 +73,7 @@ class Assembler:
                 start = self._open.pop(index, None)
                 if start is None:
                     raise ProviderError("protocol", f"block {index} ended without being open")
-                if start.type != _TYPE_OF_BLOCK[type(block)]:
+                if start.type != _TYPE_OF_BLOCK.get(type(block)):  # a file, too, is none that a model may send
                     raise ProviderError("protocol", f"block {index} began as {start.type} and ended as another type")
                 self._completed[index] = whole(block)
             case Usage():

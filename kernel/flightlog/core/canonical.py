@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from attrs import evolve
 
-from flightlog_hookspecs.content import Block, ToolCallBlock
+from flightlog_hookspecs.content import Block, FileBlock, ToolCallBlock
 from flightlog_hookspecs.errors import BadPayload
 
 MAX_DEPTH: Final = 200
@@ -83,7 +83,9 @@ def paired(text: str) -> str:
 
 
 def whole(block: Block) -> Block:
-    """`block` with its words, or its arguments, `paired`."""
+    """`block` with its words, its arguments or its name `paired`."""
+    if isinstance(block, FileBlock):
+        return evolve(block, name=paired(block.name))
     if isinstance(block, ToolCallBlock):
         return evolve(block, arguments=paired(block.arguments))
     return evolve(block, text=paired(block.text))

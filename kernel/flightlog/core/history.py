@@ -110,10 +110,10 @@ class EncodedRequest:
     def __attrs_post_init__(self) -> None:
         self._take(self.head)
 
-    def add(self, message: Message) -> None:
-        """Append the next message."""
+    def add(self, message: Message, whole: Message | None = None) -> None:
+        """Append the next message. `whole` is the same one with the bytes of its files: encoded, and not kept."""
         self.messages.append(message)
-        self._take(message)
+        self._take(whole or message)
 
     def _take(self, part: Head | Message) -> None:
         fragment = self._encode(part)

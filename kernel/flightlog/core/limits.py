@@ -9,6 +9,11 @@ from attrs import field, frozen, validators
 BLOB_MIN_BYTES: Final = 64 * 1024
 """A payload larger than this moves to the content-addressed blob table."""
 
+FILE_MAX_BYTES: Final = 20 * 1024 * 1024
+"""The largest file a message can hold: written in base64, providers take some 30 MB a request."""
+
+FILE_NAME_MAX_CHARS: Final = 255
+
 EXCERPT_CHARS: Final = 1000
 """As much of a text that moved to the blob table stays in its row, for views."""
 

@@ -8,12 +8,13 @@ from typing import Final
 from attrs import frozen
 
 from flightlog.core import inbox
+from flightlog.core.files import refusal
 from flightlog.core.inbox import Way
 from flightlog.core.state import State
 from flightlog.runtime.journal import HeadToken, Journal
 from flightlog.store.codec import EventRow
 from flightlog.store.replay import lone_record
-from flightlog_hookspecs.content import Block, TextBlock, text_blocks
+from flightlog_hookspecs.content import Block, FileBlock, TextBlock, text_blocks
 from flightlog_hookspecs.errors import LogCorrupt, UsageError
 from flightlog_hookspecs.events import Event, InboxSplice, SpliceCause
 
@@ -106,12 +107,17 @@ class Inbox:
 
 
 def checked_content(content: object) -> tuple[Block, ...]:
-    """`content` as blocks. Raises `UsageError` when it is neither a string nor a tuple of text blocks."""
+    """`content` as blocks. Raises `UsageError` when it is neither a string nor a tuple of texts and files."""
     blocks = text_blocks(content) if isinstance(content, str) else content
     if not isinstance(blocks, tuple):
         raise UsageError(f"a message is a string or a tuple of blocks, not {type(content).__name__}")
-    if wrong := next((block for block in blocks if not isinstance(block, TextBlock)), None):
-        raise UsageError(f"a message holds text blocks, not a {type(wrong).__name__}: only models think and call")
+    for block in blocks:
+        if not isinstance(block, (TextBlock, FileBlock)):
+            raise UsageError(
+                f"a message holds texts and files, not a {type(block).__name__}: only models think and call"
+            )
+        if isinstance(block, FileBlock) and (why := refusal(block)):
+            raise UsageError(f"{why}. Nothing was accepted.")
     return blocks
 
 

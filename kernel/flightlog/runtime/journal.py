@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain, repeat
 
-from attrs import frozen
+from attrs import evolve, frozen
 
+from flightlog.core.files import bare
 from flightlog.core.fold import fold, placed
 from flightlog.core.history import History
 from flightlog.core.invariants import Illegal, check
@@ -134,7 +135,9 @@ class Journal:
                 seq += 1
                 record = self._record(state, event, seq, next(at))
                 encoded = encode(record, self.key, self.uid, digest)
-                state, digest = fold(state, event, seq, record.epoch), encoded.row.digest
+                if encoded.blobs:
+                    record = evolve(record, event=bare(record.event))
+                state, digest = fold(state, record.event, seq, record.epoch), encoded.row.digest
                 barrier = barrier or type(event) is TurnEnd
                 records.append(record)
                 rows.append(encoded)

@@ -21,7 +21,7 @@ from flightlog.runtime.clock import Strides
 from flightlog.runtime.driver import Driver
 from flightlog.runtime.inbox import Inbox
 from flightlog.runtime.journal import Journal
-from flightlog.store.letter_codec import decode_letter
+from flightlog.store.letter_codec import checked_files, decode_letter
 from flightlog.store.store import Store
 from flightlog_hookspecs.errors import Fenced, ForkedProcess, LogCorrupt, StoreError, StoreStopped
 from flightlog_hookspecs.events import Event, LetterTaken, Record
@@ -49,6 +49,7 @@ class Letterbox:
         journal, woken = self._journal, False
         for row in journal.store.letters(journal.key, journal.session, self._taken):
             letter = decode_letter(row)
+            checked_files(letter, journal.session, journal.store.blob)
             records = await journal.append(partial(self._due, letter), barrier=True)
             if records:
                 self._taken = letter.number

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import trio
 from attrs import frozen
 
@@ -10,8 +12,9 @@ from flightlog.core.letters import Answer, Body, Stop, Words
 from flightlog.runtime.clock import Clock
 from flightlog.runtime.inbox import checked_content, checked_key
 from flightlog.runtime.write_lock import when_free
+from flightlog.store.codec import file_blobs
 from flightlog.store.letter_codec import LetterRow, decode_letter, encode_letter
-from flightlog.store.store import Store
+from flightlog.store.store import Blob, Store
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import Verb
@@ -86,13 +89,13 @@ class Mailbox:
         if key is not None:
             checked_key(key)
         wanted = encode_letter(self._clock.new_id(), self._session, key, self._clock.now_us(), verb, body)
-        there = await self._posted(wanted)
+        there = await self._posted(wanted, file_blobs(body))
         if (there.verb, there.data) != (wanted.verb, wanted.data):
             raise UsageError(f"key {key!r} was used before for another letter to session {self._session!r}")
         letter = decode_letter(there)
         return Posted(letter_id=letter.uid, message_id=letter.message_id if isinstance(body, Words) else "")
 
     @trio.lowlevel.enable_ki_protection
-    async def _posted(self, letter: LetterRow) -> LetterRow:
+    async def _posted(self, letter: LetterRow, files: Sequence[Blob]) -> LetterRow:
         """Enter it, or find the one under its key. Cancelled while it waits, it leaves nothing behind."""
-        return await when_free(self._store, lambda: self._store.post(letter))
+        return await when_free(self._store, lambda: self._store.post(letter, files))

@@ -10,7 +10,7 @@ from flightlog.core.request import assert_request_reconstructable
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.plugins import encoder
 from flightlog.store.codec import EventRow, Undecodable, decode_message
-from flightlog.store.replay import lone_record
+from flightlog.store.replay import lone_record, whole
 from flightlog_hookspecs.adapters import Adapter
 from flightlog_hookspecs.errors import LogCorrupt
 from flightlog_hookspecs.events import Head, Message, RequestHeader
@@ -43,8 +43,8 @@ class Proof:
             is_last = known + len(page) == len(journal.history)
             logged = self._in_log(after, None if is_last else page[-1][0][0])
             assert_request_reconstructable(header, head, page, logged)
-            for _, message in page:
-                encoded.add(message)
+            for (_, message), (_, read) in zip(page, logged, strict=True):
+                encoded.add(message, whole(journal.store, journal.session, read))
             if is_last:
                 break
             await trio.lowlevel.checkpoint()

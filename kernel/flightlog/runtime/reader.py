@@ -17,13 +17,14 @@ from flightlog.runtime.plugins import encoder
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.subscription import Subscription
 from flightlog.store.backup import back_up
-from flightlog.store.codec import Undecodable, decode_message
+from flightlog.store.codec import Undecodable, decode_message, fetched
 from flightlog.store.exporting import exported
 from flightlog.store.jsonl import Closing, parsed
 from flightlog.store.new_file import new_file
 from flightlog.store.query import Parameter, QueryResult, run_query
-from flightlog.store.replay import Replay, replaying
+from flightlog.store.replay import Replay, replaying, whole
 from flightlog.store.store import SessionKey, Store
+from flightlog_hookspecs.content import FileBlock
 from flightlog_hookspecs.errors import LogCorrupt, UsageError
 from flightlog_hookspecs.events import Head, Message, Record, RequestSent
 
@@ -126,6 +127,13 @@ class SessionReader:
         except Undecodable as error:
             raise LogCorrupt(self.session, None, error.rule, error.detail) from error
 
+    def data_of(self, file: FileBlock) -> bytes:
+        """The bytes of a file in one of its messages. Raises `UsageError` when there is no such file."""
+        try:
+            return fetched(self._store.blob, bytes.fromhex(file.sha256))
+        except (Undecodable, ValueError) as error:
+            raise UsageError(f"{self._store.path} does not hold the {file.label}: {error}") from None
+
     def request(self, turn: int, step: int, attempt: int | None = None) -> SentRequest:
         """Exactly what the model saw in `attempt` (the last one by default) of that step.
 
@@ -185,7 +193,7 @@ class SessionReader:
     def verifying(self) -> Iterator[Record]:
         """The records in order, and what `verify` raises, at the end at the latest."""
         replay = self._start()
-        prover = Prover(self._registry)
+        prover = Prover(self._store, self._registry)
         for record in replaying(self._store, replay, self._key.key, deltas=True):
             if isinstance(record.event, RequestSent) and prover.digest(replay) not in (record.event.sha256, None):
                 raise LogCorrupt(
@@ -208,7 +216,7 @@ class SessionReader:
         assert record.turn is not None, "legality: a request stands inside a step"
         assert record.step is not None, "legality: a request stands inside a step"
         messages = tuple(message for _, message in replay.history.since(0))
-        prover = Prover(self._registry)
+        prover = Prover(self._store, self._registry)
         digest = prover.digest(replay)
         return SentRequest(
             turn=record.turn,
@@ -226,7 +234,8 @@ class SessionReader:
 class Prover:
     """Encodes the requests of a log again, each part once, to compare their hashes with the logged ones."""
 
-    def __init__(self, registry: Registry | None) -> None:
+    def __init__(self, store: Store, registry: Registry | None) -> None:
+        self._store = store
         self._registry = registry
         self._encoded: EncodedRequest | None = None
 
@@ -241,7 +250,7 @@ class Prover:
         if self._encoded is None or self._encoded.head != header.head:
             self._encoded = EncodedRequest(header.head, encoder(adapter.item))
         for _, message in replay.history.since(len(self._encoded.messages)):
-            self._encoded.add(message)
+            self._encoded.add(message, whole(self._store, replay.session, message))
         return self._encoded.digest
 
     @property

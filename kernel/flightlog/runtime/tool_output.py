@@ -7,6 +7,7 @@ from hashlib import sha256
 from attrs import frozen
 
 from flightlog.core import canonical
+from flightlog.core.files import files_in, refusal
 from flightlog.core.limits import Limits
 from flightlog.core.shape import misfit
 from flightlog.core.spill import decode, excerpt
@@ -44,10 +45,12 @@ def rendered(value: object, limits: Limits, redacting: Redacting) -> Rendered:
     keep is an error that says so. Bytes that are not text are shown as a preview.
     """
     outcome: Outcome = "ok"
-    exact, content = True, None
+    exact, content, files = True, None, files_in(value) if isinstance(value, ToolOutput) else ()
     match value:
         case ToolOutput() if wrong := misfit(value):
             return failed(f"The call ran, but its output's {wrong} is not what it must be. Its effects stand.")
+        case ToolOutput() if why := next(filter(None, map(refusal, files)), ""):
+            return failed(f"The call ran, but {why}. Its effects stand.")
         case ToolOutput():
             # Providers refuse empty text blocks.
             content = tuple(block for block in redacting.blocks(value.content) if block != TextBlock(text=""))
@@ -78,7 +81,7 @@ def rendered(value: object, limits: Limits, redacting: Redacting) -> Rendered:
         shown = f"{text}\n[{note}]"
     return Rendered(
         outcome=outcome,
-        content=_blocks(shown),
+        content=(*_blocks(shown), *_blocks(files)),
         spill=Spill(sha256=digest.hexdigest(), bytes=len(whole), binary=not exact),
         blob=(digest.digest(), whole),
     )

@@ -2,12 +2,14 @@
 
 A row's `data` is the event in canonical JSON. Its words stand once, in `text`: `data` then only says
 how many characters each block has. Words a SQLite text column cannot keep (NUL, lone surrogates)
-stay in `data`, and `text` shows U+FFFD for them. Payloads over 64 KiB move to the blob table.
+stay in `data`, and `text` shows U+FFFD for them. Payloads over 64 KiB move to the blob table, and so do
+the bytes of files, of which `data` has name, media type, size and hash. They come back only when asked for.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
@@ -15,14 +17,16 @@ from typing import Any, Final, NamedTuple, TypeVar, get_args
 
 import cattrs
 from attrs import evolve, has
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 from cattrs.strategies import configure_tagged_union
 
 from flightlog.core import canonical
+from flightlog.core.files import files_in, filled
 from flightlog.core.history import place_of
 from flightlog.core.limits import BLOB_MIN_BYTES, EXCERPT_CHARS
 from flightlog.core.shape import misfit
 from flightlog.store.derived import Derived, derived_from
-from flightlog_hookspecs.content import Block, TextBlock, ThinkingBlock, ToolCallBlock, text_of
+from flightlog_hookspecs.content import Block, FileBlock, TextBlock, ThinkingBlock, ToolCallBlock, text_of
 from flightlog_hookspecs.errors import BadPayload, StoreError
 from flightlog_hookspecs.events import (
     AssistantDelta,
@@ -39,7 +43,8 @@ V = TypeVar("V")
 FORMAT: Final = 1
 """Version of the row format, covered by every digest."""
 
-_BLOCK_TAGS: Final = {TextBlock: "text", ThinkingBlock: "thinking", ToolCallBlock: "tool_call"}
+_BLOCK_TAGS: Final = {TextBlock: "text", ThinkingBlock: "thinking", ToolCallBlock: "tool_call", FileBlock: "file"}
+_SHA256: Final = re.compile("[0-9a-f]{64}")
 _LIFTED_FIELD: Final = {
     "tool/call": "arguments",
     "request/failed": "message",
@@ -116,7 +121,7 @@ def encode(record: Record, key: int, uid: str, previous: bytes) -> Encoded:
     if wrong := misfit(event):
         raise BadPayload(f"$.{wrong}", f"{event.kind} cannot hold this {type(getattr(event, wrong)).__name__} there")
     data, words, pieces = _unstructured(event)
-    blobs: list[tuple[bytes, bytes]] = []
+    blobs = file_blobs(event)
     text, text_blob = words, None
     if words is not None and (raw := _large(words)):
         text, text_blob = words[:EXCERPT_CHARS], sha256(raw).digest()
@@ -132,6 +137,22 @@ def encode(record: Record, key: int, uid: str, previous: bytes) -> Encoded:
     digest = _digest(previous, uid, facts, text, text_blob, data)
     row = EventRow._make((key, *facts, *shown, text, text_blob, data, digest))
     return Encoded(row, tuple(blobs), pieces)
+
+
+def file_blobs(value: object) -> list[tuple[bytes, bytes]]:
+    """The files in an event or a letter, each once, as (digest, bytes). Raises `BadPayload` for what is no hash.
+
+    Those without their bytes are in the file already.
+    """
+    files = {file.sha256: file.data for file in files_in(value) if file.data}
+    if wrong := next((file for file in files_in(value) if not _SHA256.fullmatch(file.sha256)), None):
+        raise BadPayload("$.content", f"{wrong.sha256!r} is not the sha256 of a file")
+    return [(bytes.fromhex(sha256), data) for sha256, data in files.items()]
+
+
+def with_files(message: Message, blob: Callable[[bytes], bytes]) -> Message:
+    """`message` with the bytes of its files, which `blob` fetches by digest. Raises `Undecodable`."""
+    return filled(message, {file.sha256: fetched(blob, bytes.fromhex(file.sha256)) for file in files_in(message)})
 
 
 def _large(text: str) -> bytes | None:
@@ -198,12 +219,13 @@ def completed(row: EventRow, blob: Callable[[bytes], bytes]) -> EventRow:
 
 
 def payloads_of(row: EventRow, event: Event) -> tuple[bytes, ...]:
-    """The digests of the payloads that a row refers to, each once: words, data, the whole of a spilled result."""
+    """The digests of the payloads that a row refers to, each once: words, data, a spilled result in full, files."""
     digests = [row.text_blob] if row.text_blob else []
     if row.data.startswith('{"$blob":'):
         digests.append(bytes.fromhex(json.loads(row.data)["$blob"]))
     if isinstance(event, ToolResult) and event.spill:
         digests.append(bytes.fromhex(event.spill.sha256))
+    digests += [bytes.fromhex(file.sha256) for file in files_in(event)]
     return tuple(dict.fromkeys(digests))
 
 
@@ -295,7 +317,7 @@ def _structured(cls: type, row: EventRow, blob: Callable[[bytes], bytes], pieces
         value = json.loads(data)
         if cls is AssistantDelta:
             return _delta_from(value, pieces)
-        text = row.text if row.text_blob is None else _fetched(blob, row.text_blob).decode()
+        text = row.text if row.text_blob is None else fetched(blob, row.text_blob).decode()
         if (blocks := value.get("content")) is not None:
             _drop_blocks(blocks, text or "")
         elif (name := _LIFTED_FIELD.get(row.kind)) and text is not None and name not in value:
@@ -347,10 +369,11 @@ def _data(data: str, blob: Callable[[bytes], bytes]) -> str:
     """The row's data, fetched when it was too large to stand in it."""
     if not data.startswith('{"$blob":'):
         return data
-    return _fetched(blob, bytes.fromhex(json.loads(data)["$blob"])).decode()
+    return fetched(blob, bytes.fromhex(json.loads(data)["$blob"])).decode()
 
 
-def _fetched(blob: Callable[[bytes], bytes], digest: bytes) -> bytes:
+def fetched(blob: Callable[[bytes], bytes], digest: bytes) -> bytes:
+    """The payload with that sha256. Raises `Undecodable` when `blob` brings another or none."""
     raw = blob(digest)
     if sha256(raw).digest() != digest:
         raise Undecodable("blob-hash", f"blob {digest.hex()} is missing or differs from its digest")
@@ -375,10 +398,22 @@ def _converter() -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True, omit_if_default=True, detailed_validation=False)
     for primitive in (str, int, bool):
         converter.register_structure_hook(primitive, _strict(primitive))
-    for block in _BLOCK_TAGS:
-        converter.register_structure_hook(block, cattrs.gen.make_dict_structure_fn(block, converter))
+    for block in (TextBlock, ThinkingBlock, ToolCallBlock):
+        converter.register_structure_hook(block, make_dict_structure_fn(block, converter))
+    without = override(omit=True)
+    converter.register_unstructure_hook(
+        FileBlock, make_dict_unstructure_fn(FileBlock, converter, data=without, _cattrs_omit_if_default=True)
+    )
+    file_from = make_dict_structure_fn(FileBlock, converter, data=without)
+    converter.register_structure_hook(FileBlock, lambda value, cls: _named(file_from(value, cls)))
     configure_tagged_union(Block, converter, tag_name="type", tag_generator=_BLOCK_TAGS.__getitem__)
     return converter
+
+
+def _named(file: FileBlock) -> FileBlock:
+    if not _SHA256.fullmatch(file.sha256):
+        raise ValueError(f"{file.sha256!r} is not the sha256 of a file")
+    return file
 
 
 def _strict(primitive: type) -> Callable[[Any, Any], Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import sha256
 from typing import NamedTuple, cast
 
 from flightlog.core import canonical
+from flightlog.core.files import files_in
 from flightlog.core.letters import BODIES, Body, Letter
 from flightlog.core.shape import misfit
-from flightlog.store.codec import Undecodable, structured_value, unstructured_value
+from flightlog.store.codec import Undecodable, fetched, structured_value, unstructured_value
 from flightlog_hookspecs.errors import BadPayload, LogCorrupt
 from flightlog_hookspecs.events import Verb
 
@@ -44,6 +46,17 @@ def decode_letter(row: LetterRow) -> Letter:
     except Undecodable as error:
         raise LogCorrupt(row.session, None, "letter-shape", f"letter {row.uid!r}: {error.detail}") from error
     return Letter(number=row.id, uid=row.uid, key=row.key, verb=verb, body=body)
+
+
+def checked_files(letter: Letter, session: str, blob: Callable[[bytes], bytes]) -> tuple[bytes, ...]:
+    """The digests of the files in `letter`. Raises `LogCorrupt` unless `blob` brings each of them."""
+    digests = tuple(bytes.fromhex(file.sha256) for file in files_in(letter.body))
+    try:
+        for digest in digests:
+            fetched(blob, digest)
+    except Undecodable as error:
+        raise LogCorrupt(session, None, error.rule, f"letter {letter.uid!r}: {error.detail}") from error
+    return digests
 
 
 def _digest(uid: str, session: str, key: str | None, at_us: int, verb: str, data: str) -> bytes:

@@ -18,6 +18,7 @@ Who waits for the old file meanwhile finds, once it has its locks, that another 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
@@ -26,7 +27,7 @@ from typing import Any, Final, NamedTuple
 from flightlog.store.backup import settled
 from flightlog.store.codec import EventRow, decode, payloads_of
 from flightlog.store.connection import ApswDatabase
-from flightlog.store.letter_codec import LetterRow
+from flightlog.store.letter_codec import LetterRow, checked_files, decode_letter
 from flightlog.store.log_file import LogFile, in_use
 from flightlog.store.new_file import bring_to_disk, part_of
 from flightlog.store.replay import Source
@@ -35,6 +36,7 @@ from flightlog.store.witness import Witness, announce
 from flightlog_hookspecs.errors import StoreError
 
 _BATCH_ROWS: Final = 500
+_REFERS: Final = re.compile('"spill":|"type":"file"')
 
 
 class Kept(NamedTuple):
@@ -62,8 +64,9 @@ def written_anew(
                 database.begin(barrier=True)
                 database.script(schema_sql())
                 database.write("insert_session_as", sessions)
-                number = _copy(database, rows, source)
-                database.write("insert_letter", (letter[1:] for letter in letters))
+                known: set[bytes] = set()
+                number = _copy(database, rows, source, known)
+                _copy_letters(database, letters, source, known)
                 database.commit()
             finally:
                 database.rollback()
@@ -79,17 +82,14 @@ def written_anew(
                     os.unlink(f"{part}{suffix}")
 
 
-def _copy(database: ApswDatabase, rows: Iterable[EventRow], source: Source) -> int:
-    """Enter `rows` with all that belongs to them; returns how many there were."""
-    number, known = 0, set[bytes]()
+def _copy(database: ApswDatabase, rows: Iterable[EventRow], source: Source, known: set[bytes]) -> int:
+    """Enter `rows` with all that belongs to them, payloads but for those `known`; returns how many there were."""
+    number = 0
     batch: list[EventRow] = []
     for row in chain(rows, [None]):
         if row is not None:
             batch.append(row)
-            for digest in _payloads(row, source):
-                if digest not in known:
-                    known.add(digest)
-                    database.write("insert_blob", [(digest, source.blob(digest))])
+            _copy_blobs(database, _payloads(row, source), source, known)
         if row is None or len(batch) == _BATCH_ROWS:
             database.write("insert_event", batch)
             database.write("insert_delta", chain.from_iterable(_deltas(row, source) for row in batch))
@@ -98,8 +98,23 @@ def _copy(database: ApswDatabase, rows: Iterable[EventRow], source: Source) -> i
     return number
 
 
+def _copy_letters(database: ApswDatabase, letters: Iterable[LetterRow], source: Source, known: set[bytes]) -> None:
+    for letter in letters:
+        if _REFERS.search(letter.data):
+            files = checked_files(decode_letter(letter), letter.session, source.blob)
+            _copy_blobs(database, files, source, known)
+        database.write("insert_letter", [letter[1:]])
+
+
+def _copy_blobs(database: ApswDatabase, digests: Iterable[bytes], source: Source, known: set[bytes]) -> None:
+    for digest in digests:
+        if digest not in known:
+            known.add(digest)
+            database.write("insert_blob", [(digest, source.blob(digest))])
+
+
 def _payloads(row: EventRow, source: Source) -> Sequence[bytes]:
-    if row.text_blob is None and not row.data.startswith('{"$blob":') and '"spill":' not in row.data:
+    if row.text_blob is None and not row.data.startswith('{"$blob":') and not _REFERS.search(row.data):
         return ()
     return payloads_of(row, decode(row, "", source.blob).event)
 

@@ -8,13 +8,14 @@ from typing import Protocol
 
 from attrs import define, field
 
+from flightlog.core.files import files_in
 from flightlog.core.fold import fold
 from flightlog.core.history import History
 from flightlog.core.invariants import Illegal, check
 from flightlog.core.state import EMPTY, State
-from flightlog.store.codec import EventRow, Undecodable, chained, decode
+from flightlog.store.codec import EventRow, Undecodable, chained, decode, fetched, with_files
 from flightlog_hookspecs.errors import LogCorrupt, SchemaTooNew
-from flightlog_hookspecs.events import Record, ToolResult
+from flightlog_hookspecs.events import Message, Record, ToolResult
 
 
 class Source(Protocol):
@@ -42,10 +43,11 @@ class Position:
 
 @define
 class Replay(Position):
-    """A session as far as it has been read, and what its rows come to."""
+    """A session as far as it has been read, and what its rows come to. `files` are the hashes of those in it."""
 
     state: State = EMPTY
     history: History = field(factory=History)
+    files: set[str] = field(factory=set)
 
 
 def replay(source: Source, session: str, key: int, uid: str, *, deltas: bool = False) -> Replay:
@@ -83,6 +85,14 @@ def lone_record(source: Source, session: str, row: EventRow, *, deltas: bool = F
         return decode(row, session, source.blob, source.pieces(row.session, row.seq) if deltas else None)
     except Undecodable as error:
         raise LogCorrupt(session, row.seq, error.rule, error.detail) from error
+
+
+def whole(source: Source, session: str, message: Message) -> Message:
+    """`message` with the bytes of its files. Raises `LogCorrupt`."""
+    try:
+        return with_files(message, source.blob)
+    except Undecodable as error:
+        raise LogCorrupt(session, None, error.rule, error.detail) from error
 
 
 def check_ending(loaded: Replay) -> None:
@@ -132,7 +142,19 @@ def _checked(source: Source, so_far: Replay, row: EventRow, *, deltas: bool) -> 
         raise LogCorrupt(so_far.session, row.seq, error.rule, error.detail) from error
     if row.kind == "session/created" and so_far.uid != getattr(record.event, "uid", None):
         raise LogCorrupt(so_far.session, row.seq, "uid", "session/created and session_keys disagree about the uid")
+    _check_files(source, so_far, record)
     return record
+
+
+def _check_files(source: Source, so_far: Replay, record: Record) -> None:
+    """Raise `LogCorrupt` unless the files that `record` is the first to name are there, as they were given."""
+    for file in files_in(record.event):
+        if file.sha256 not in so_far.files:
+            try:
+                fetched(source.blob, bytes.fromhex(file.sha256))
+            except Undecodable as error:
+                raise LogCorrupt(so_far.session, record.seq, error.rule, f"{file.label}: {error.detail}") from error
+            so_far.files.add(file.sha256)
 
 
 def _check_spill(source: Source, record: Record) -> None:

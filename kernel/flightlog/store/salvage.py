@@ -14,7 +14,7 @@ from attrs import define, field
 from flightlog.core.limits import READ_PAGE_ROWS
 from flightlog.store.codec import EventRow
 from flightlog.store.connection import Database, Row
-from flightlog.store.letter_codec import LetterRow, decode_letter
+from flightlog.store.letter_codec import LetterRow, checked_files, decode_letter
 from flightlog.store.replacing import Kept
 from flightlog_hookspecs.errors import FlightlogError, LogCorrupt, StoreError
 
@@ -134,7 +134,7 @@ class Salvage:
             expected = id_ + 1
             letter = LetterRow(id_, *columns)
             try:
-                decode_letter(letter)
+                checked_files(decode_letter(letter), letter.session, self.blob)
                 taken = letter.uid in uids or (letter.session, letter.key) in keys
             except (FlightlogError, TypeError, ValueError, AttributeError):
                 taken = True

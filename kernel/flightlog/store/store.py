@@ -148,14 +148,15 @@ class Store:
         self._transact(enter, barrier=True)
         return is_new
 
-    def post(self, letter: LetterRow) -> LetterRow:
-        """Enter `letter`, durably, unless one to the same session has its key; returns the one that is there."""
+    def post(self, letter: LetterRow, blobs: Sequence[Blob] = ()) -> LetterRow:
+        """Enter `letter` and its files, durably, unless one to the same session has its key; returns the one there."""
         found: list[Row] = []
 
         def enter() -> None:
             if letter.key is not None:
                 found.extend(self.database.read("letter_of_key", letter.session, letter.key))
             if not found:
+                self.database.write("insert_blob", blobs)
                 self.database.write("insert_letter", [letter[1:]])
 
         self._transact(enter, barrier=True)

@@ -25,6 +25,7 @@ from flightlog_hookspecs import (
     BlockEnd,
     BlockEvent,
     BlockStart,
+    FileBlock,
     Finish,
     FinishReason,
     Head,
@@ -76,6 +77,10 @@ def calls(*wanted: tuple[str, object], start: int = 1) -> list[Cue]:
     return cues
 
 
+def _files(part: UserMessage | ToolResult) -> list[str]:
+    return [block.data.hex() for block in part.content if isinstance(block, FileBlock)]
+
+
 @define
 class FakeModel:
     """An adapter that plays one reply per answer of the conversation; after the last one it says "done".
@@ -95,12 +100,12 @@ class FakeModel:
             case Head():
                 value: object = ["head", part.model, part.system, [tool.name for tool in part.tools]]
             case UserMessage():
-                value = ["user", part.text]
+                value = ["user", part.text, *_files(part)]
             case AssistantMessage():
                 wanted = [[b.call_id, b.name, b.arguments] for b in part.content if isinstance(b, ToolCallBlock)]
                 value = ["assistant", part.text, wanted]
             case ToolResult():
-                value = ["tool", part.call_id, part.outcome, part.text]
+                value = ["tool", part.call_id, part.outcome, part.text, *_files(part)]
         return json.dumps(value).encode()
 
     @asynccontextmanager
