@@ -12,8 +12,9 @@ from attrs import define, field
 
 import flightlog
 from flightlog import Limits
+from flightlog.core.files import files_in
 from flightlog.testing import Attempts, Bundle, FakeModel, calls, words
-from flightlog_hookspecs import Tool, ToolContext
+from flightlog_hookspecs import FileBlock, TextBlock, Tool, ToolContext, ToolOutput
 from flightlog_hookspecs.errors import LogCorrupt, ProviderError
 from flightlog_hookspecs.events import (
     AssistantDelta,
@@ -36,7 +37,12 @@ from support.conversation import assert_at_rest, assert_conversation
 from support.cutting import cut_log
 from support.kernels import records_of, session_of
 
+GIVEN = FileBlock.of(b"\x89PNG of a cat", name="cat.png")
+FOUND = FileBlock.of(b"%PDF of a dog", name="dog.pdf")
 LIMITS = Limits(retry_base_ms=1, delta_flush_ms=1, cancel_grace_s=0)
+
+
+KNOWN = {file.sha256: file for file in (GIVEN, FOUND)}
 
 
 @define
@@ -58,7 +64,7 @@ class Cast:
                 if name == "hang":
                     self.hang.set()
                     await trio.sleep_forever()
-                return said
+                return ToolOutput(content=(FOUND,)) if name == "repeat" else said
 
             schema = {"type": "object"}
             return Tool(body=body, name=name, description="Work.", effect=effect, mode=mode, parameters=schema)
@@ -99,7 +105,7 @@ async def rich_run(path: Path) -> None:
     """Write it, in three openings, with a message left in the inbox."""
     cast, model = Cast(), model_of_the_run()
     async with session_of(path, model, *cast.tools(), limits=LIMITS) as session:
-        await session.followup("do it all")
+        await session.followup((TextBlock(text="do it all"), GIVEN))
         await session.followup("x" * 70_000)
         with trio.move_on_after(10):  # by then the third answer hangs
             await session.run()
@@ -112,7 +118,7 @@ async def rich_run(path: Path) -> None:
     async with session_of(path, model, *cast.tools(), limits=LIMITS) as session:
         await session.followup("fail")
         await session.run()
-        await session.followup("left waiting")
+        await session.followup((GIVEN, TextBlock(text="left waiting")))
 
 
 @define
@@ -213,6 +219,9 @@ async def go_on(path: Path) -> None:
         assert rebuilt.proven
         assert_conversation(rebuilt.messages)
         assert rebuilt.fragments == model.requests[-1]
+        for message, fragment in zip(rebuilt.messages, rebuilt.fragments[1:], strict=True):
+            assert all(file.sha256 in KNOWN for file in files_in(message))
+            assert all(KNOWN[file.sha256].data.hex() in fragment.decode() for file in files_in(message))
 
 
 @pytest.fixture
@@ -231,6 +240,8 @@ def test_the_rich_run_holds_what_the_cuts_are_to_be_made_in(whole: Path) -> None
     assert effects == {"read", "idempotent", "write", "external"}
     ends = [record.event.reason for record in records if isinstance(record.event, TurnEnd)]
     assert ends == ["completed", "aborted", "aborted", "error"]
+    assert files_in(records[2].event) == (GIVEN,)
+    assert any(files_in(record.event) == (FOUND,) for record in records if isinstance(record.event, ToolResult))
     assert any(record.event.spill for record in records if isinstance(record.event, ToolResult))
     assert any(isinstance(record.event, AssistantMessage) and record.event.interrupted for record in records)
 

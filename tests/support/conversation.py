@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import flightlog
+from flightlog.core.files import files_in
 from flightlog.testing import Bundle
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.events import (
@@ -50,7 +51,7 @@ def assert_conversation(messages: Iterable[Message]) -> None:
                 assert open_calls, f"a result without a call: {message}"
                 call = open_calls.pop(0)
                 assert (call.call_id, call.name) == (message.call_id, message.name)
-                assert message.text.strip()
+                assert message.text.strip() or files_in(message)
             case AssistantMessage():
                 assert not open_calls, f"unanswered: {open_calls}"
                 open_calls = [block for block in message.content if isinstance(block, ToolCallBlock)]

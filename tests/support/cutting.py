@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator
 
-from flightlog.store.codec import Encoded, EventRow
+from flightlog.store.codec import Encoded, payloads_of
+from flightlog.store.replay import lone_record
 from flightlog.store.store import NewSession, Store
 
 Path = str | os.PathLike[str]
@@ -27,19 +26,12 @@ def cut_log(source: Path, target: Path, rows: int, name: str = "s") -> None:
             Encoded(row._replace(session=made.key), (), tuple(old.pieces(row.session, row.seq))) for row in taken[1:]
         ]
         if rest:
-            payloads = {digest: old.blob(digest) for row in taken for digest in _digests(row)}
+            payloads = {
+                digest: old.blob(digest)
+                for row in taken
+                for digest in payloads_of(row, lone_record(old, name, row).event)
+            }
             new.commit(rest, list(payloads.items()), barrier=True)
     finally:
         new.close()
         old.close()
-
-
-def _digests(row: EventRow) -> Iterator[bytes]:
-    """The payloads that `row` refers to."""
-    if row.text_blob:
-        yield row.text_blob
-    data = json.loads(row.data)
-    if "$blob" in data:
-        yield bytes.fromhex(data["$blob"])
-    if "spill" in data:
-        yield bytes.fromhex(data["spill"]["sha256"])

@@ -31,7 +31,7 @@ from flightlog.store.statements import statements
 from flightlog.store.store import NewSession, Store
 from flightlog.testing import FakeModel, calls, words
 from flightlog_hookspecs import tool
-from flightlog_hookspecs.content import TextBlock
+from flightlog_hookspecs.content import FileBlock, TextBlock
 from flightlog_hookspecs.events import Event, InboxSplice, Record, SessionCreated, SessionOpened
 from support import kernels
 
@@ -125,8 +125,12 @@ def shout(text: str) -> str:
     return text.upper()
 
 
+PICTURE = FileBlock.of(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4, name="cat.png")
+LETTERED = FileBlock.of(b"%PDF-1.7 in a letter", name="letter.pdf")
+
+
 def rich(path: Path) -> None:
-    """A log with something in every table: streams, tools, a large payload, two sessions, an open inbox."""
+    """A log with something in every table: streams, tools, a large payload, files, two sessions, an open inbox."""
     model = FakeModel(
         [
             [*words("I will shout.", chunk=3), *calls(("shout", {"text": "x" * 70_000}), ("whisper", {}))],
@@ -140,9 +144,9 @@ def rich(path: Path) -> None:
                 async with kernel.session(name, model="fake:m", limits=Limits(delta_flush_ms=1)) as session:
                     await session.followup("shout, please")
                     await session.run()
-                    await session.followup("and wait")
+                    await session.followup((PICTURE, TextBlock(text="and wait")))
             await kernel.mailbox("s").cancel("nobody reads this")
-            await kernel.mailbox("later").followup("hello", key="k")
+            await kernel.mailbox("later").followup((TextBlock(text="hello"), LETTERED), key="k")
 
     trio.run(write)
 

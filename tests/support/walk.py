@@ -87,6 +87,8 @@ _prices = st.none() | st.builds(
     cache_write_pico=st.none() | st.just(3_750_000),
 )
 _text_blocks = st.builds(TextBlock, text=_words)
+_given_blocks = st.one_of(_text_blocks, _text_blocks, values.files())
+"""What users and tools give to a model."""
 _thinking_blocks = st.builds(ThinkingBlock, text=_words, replay=_brief)
 _call_blocks = st.builds(
     ToolCallBlock,
@@ -209,7 +211,7 @@ class Walk:
 
     def _accept(self) -> tuple[Event, ...]:
         slot: Slot = self._drawn(st.sampled_from(["next_turn", "next_step"]))
-        content = self._drawn(st.lists(_text_blocks, min_size=1, max_size=2).map(tuple))
+        content = self._drawn(st.lists(_given_blocks, min_size=1, max_size=2).map(tuple))
         message_id = f"m{len(self.records)}"
         return (
             InboxSplice(
@@ -235,7 +237,7 @@ class Walk:
 
     def _edit(self) -> tuple[Event, ...]:
         slot, start, message_id = self._waiting()
-        content = (self._drawn(_text_blocks),)
+        content = (self._drawn(_given_blocks),)
         return (InboxSplice(slot=slot, start=start, removed=1, message_id=message_id, cause="edited", content=content),)
 
     def _withdraw(self) -> tuple[Event, ...]:
@@ -427,7 +429,7 @@ class Walk:
                 name=call.name,
                 message_seq=self.state.step.message_seq,
                 outcome=outcome,
-                content=self._drawn(st.lists(_text_blocks, max_size=2).map(tuple)),
+                content=self._drawn(st.lists(_given_blocks, max_size=2).map(tuple)),
                 call_seq=call.started_seq,
                 duration_us=self._drawn(st.integers(0, 10**6)) if call.started else 0,
             ),

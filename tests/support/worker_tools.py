@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from flightlog import tool
-from flightlog_hookspecs import ToolContext
+from flightlog_hookspecs import FileBlock, ToolContext, ToolOutput
 from flightlog_hookspecs.errors import ToolError
 
 
@@ -27,6 +27,11 @@ def decorated(text: str) -> str:
 def who(context: ToolContext) -> dict[str, object]:
     """Say which call this is, and in which process."""
     return {"pid": os.getpid(), "invocation": context.invocation_id, "position": context.position}
+
+
+def draws() -> ToolOutput:
+    """Draw a picture."""
+    return ToolOutput(content=(FileBlock.of(b"\x89PNG drawn", name="drawn.png"),))
 
 
 def prints(text: str) -> str:
