@@ -14,6 +14,7 @@ from typing import Any
 
 from attrs import define, field
 
+from support.wire_files import IMAGES, PDF, fault
 from support.wire_server import Answer, Asked, Ending, at_once, refusal, sse
 
 _replies = count()
@@ -31,8 +32,15 @@ _BLOCKS = {
     "redacted_thinking": {"type", "data"},
     "tool_use": {"type", "id", "name", "input", "cache_control"},
     "tool_result": {"type", "tool_use_id", "content", "is_error", "cache_control"},
+    "image": {"type", "source", "cache_control"},
+    "document": {"type", "source", "title", "context", "citations", "cache_control"},
 }
-_ALLOWED = {"user": {"text", "tool_result"}, "assistant": {"text", "thinking", "redacted_thinking", "tool_use"}}
+_FILES = {"image": IMAGES, "document": PDF}
+IMAGE_MAX_CHARS = 5 * 1024 * 1024
+_ALLOWED = {
+    "user": {"text", "tool_result", "image", "document"},
+    "assistant": {"text", "thinking", "redacted_thinking", "tool_use"},
+}
 
 
 class Refused(Exception):
@@ -219,9 +227,28 @@ def _check_messages(messages: list[dict[str, Any]]) -> None:
                 _require(
                     isinstance(block["input"], dict), f"{where}: tool_use.input: Input should be a valid dictionary"
                 )
+            _check_file(where, block)
             for inner in block.get("content", []):
-                _require(inner["text"].strip(), f"{where}: text content blocks must be non-empty")
+                is_text = inner["type"] == "text"
+                _require(
+                    is_text or inner["type"] in _FILES, f"{where}: {inner['type']} is not permitted in tool_result"
+                )
+                _require(is_text or not block.get("is_error"), f"{where}: all content must be text if is_error is true")
+                _require(not is_text or inner["text"].strip(), f"{where}: text content blocks must be non-empty")
+                _check_file(where, inner)
     _check_calls(messages)
+
+
+def _check_file(where: str, block: Block) -> None:
+    if block["type"] in _FILES:
+        source = block["source"]
+        _require(source.keys() == {"type", "media_type", "data"}, f"{where}: source: Input does not match the schema")
+        _require(source["type"] == "base64", f"{where}: source.type: {source['type']}")
+        why = fault(source["media_type"], source["data"], _FILES[block["type"]])
+        _require(not why, f"{where}: source: {why}")
+        small = block["type"] != "image" or len(source["data"]) <= IMAGE_MAX_CHARS
+        _require(small, f"{where}: image exceeds 5 MB maximum")
+        _require("title" not in block or block["title"], f"{where}: title: String should have at least 1 character")
 
 
 def _check_calls(messages: list[dict[str, Any]]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from attrs import define, field
 
+from support.wire_files import IMAGES, PDF, url_fault
 from support.wire_server import Answer, Asked, Ending, at_once, refusal, sse
 
 _replies = count()
@@ -133,11 +134,15 @@ class ChatWire:
             allowed = _MESSAGES[role] | ({"reasoning_content"} if self.thinks and role == "assistant" else set())
             _require(message.keys() <= allowed, f"{where}: unknown {message.keys() - allowed}")
             if role == "tool":
+                _require(isinstance(message["content"], str), f"{where}: tool content must be a string")
                 _require(message["tool_call_id"] in wanted, f"{where}: tool_call_id of no call before it")
                 wanted.remove(message["tool_call_id"])
                 continue
             _require(not wanted, f"{where}: tool_call_ids did not have response messages: {wanted}")
             calls = message.get("tool_calls") or []
+            if role == "user" and isinstance(message["content"], list):
+                self._check_parts(where, message["content"])
+                continue
             _require(isinstance(message["content"], str) or calls, f"{where}: content is null without tool_calls")
             for made in calls:
                 arguments = made["function"]["arguments"]
@@ -147,6 +152,26 @@ class ChatWire:
             if self.thinks and calls:
                 self._check_reasoning(where, message, wanted)
         _require(not wanted, f"tool_call_ids did not have response messages: {wanted}")
+
+    def _check_parts(self, where: str, parts: list[dict[str, Any]]) -> None:
+        _require(not self.thinks, f"{where}: unknown variant `image_url`, expected `text`")
+        _require(parts, f"{where}: content is an empty array")
+        for part in parts:
+            kind = part["type"]
+            _require(kind in ("text", "image_url", "file"), f"{where}: Invalid value: '{kind}'")
+            _require(part.keys() == {"type", kind}, f"{where}: unknown {part.keys()}")
+            inner = part[kind]
+            if kind == "text":
+                _require(inner, f"{where}: text is empty")
+            elif kind == "image_url":
+                _require(inner.keys() <= {"url", "detail"}, f"{where}: image_url")
+                why = url_fault(inner["url"], IMAGES)
+                _require(not why, f"{where}: image_url: {why}")
+            else:
+                _require(inner.keys() == {"filename", "file_data"}, f"{where}: Missing required parameter: file")
+                why = "" if inner["filename"] else "filename is empty"
+                why = why or url_fault(inner["file_data"], PDF)
+                _require(not why, f"{where}: file: {why}")
 
     def _check_reasoning(self, where: str, message: dict[str, Any], ids: list[str]) -> None:
         missing = f"{where}: The `reasoning_content` in the thinking mode must be passed back"

@@ -12,6 +12,7 @@ from typing import Any
 
 from attrs import define, field
 
+from support.wire_files import IMAGES, PDF, url_fault
 from support.wire_server import Answer, Asked, Ending, at_once, refusal, sse
 
 _replies = count()
@@ -188,6 +189,8 @@ class ResponsesWire:
             if kind == "function_call_output":
                 _require(item["call_id"] in wanted, f"No tool call found for function call output {item['call_id']}")
                 wanted.remove(item["call_id"])
+                if not isinstance(item["output"], str):
+                    _check_parts(f"{where}.output", item["output"])
             elif kind == "function_call":
                 wanted.append(item["call_id"])
                 _require(isinstance(json.loads(item["arguments"]), dict), f"{where}: arguments")
@@ -208,9 +211,13 @@ class ResponsesWire:
             _require(before == reasoning, missing)
 
     def _check_message(self, where: str, item: Item, following: list[Item]) -> None:
-        kind = {"user": "input_text", "assistant": "output_text"}[item["role"]]
+        if item["role"] == "user":
+            _check_parts(f"{where}.content", item["content"])
+            return
         for part in item["content"]:
-            _require(part.keys() == {"type", "text"} and part["type"] == kind, f"Invalid value: '{where}.content'")
+            _require(
+                part.keys() == {"type", "text"} and part["type"] == "output_text", f"Invalid value: '{where}.content'"
+            )
             # An answer that was interrupted never got one; calls follow whole answers only.
             if following and following[0]["type"] in ("reasoning", "function_call") and "phase" not in item:
                 _require(part["text"] not in self._phases, f"{where}: phase was dropped")
@@ -223,6 +230,28 @@ class ResponsesWire:
         same = following and led_to and following[0]["type"] == led_to["type"]
         same = same and following[0].get("call_id") == led_to.get("call_id")
         _require(same, f"Item '{item['id']}' of type 'reasoning' was provided without its required following item.")
+
+
+_PARTS = {
+    "input_text": {"type", "text"},
+    "input_image": {"type", "image_url", "detail"},
+    "input_file": {"type", "filename", "file_data"},
+}
+
+
+def _check_parts(where: str, parts: list[Item]) -> None:
+    _require(parts, f"{where}: Invalid: empty array")
+    for part in parts:
+        _require(part["type"] in _PARTS, f"Invalid value: '{part['type']}' in {where}")
+        _require(part.keys() == _PARTS[part["type"]], f"{where}: {part.keys() ^ _PARTS[part['type']]}")
+        why = ""
+        if part["type"] == "input_image":
+            _require(part["detail"] in ("low", "high", "auto"), f"{where}: detail")
+            why = url_fault(part["image_url"], IMAGES)
+        elif part["type"] == "input_file":
+            _require(part["filename"], f"Missing required parameter: '{where}.filename'")
+            why = url_fault(part["file_data"], PDF)
+        _require(not why, f"{where}: {why}")
 
 
 def _error(status: int, message: str, code: str | None = None) -> Answer:
