@@ -23,7 +23,7 @@ class Request:
     head: Head
     """System text, tools, model and parameters."""
     messages: Sequence[Message]
-    """In order."""
+    """In order. Files are without their bytes, which only `encode` gets."""
     fragments: Sequence[bytes]
     """The encoded head, then each encoded message."""
 
@@ -45,7 +45,8 @@ class Adapter(Protocol):
         """`part` as it goes over the wire. Pure and deterministic: it is called again in a proof.
 
         It is called once per part and session, not once per request, so that a long session stays
-        linear.
+        linear. A `FileBlock` in a user's message or a tool's result has its bytes here. One that the provider
+        does not take is best told of in words, by its `label`: the conversation would be refused for ever.
         """
         ...
 

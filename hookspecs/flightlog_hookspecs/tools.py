@@ -46,7 +46,7 @@ class ToolOutput:
     """A result built by hand."""
 
     content: tuple[Block, ...] = field(converter=text_blocks)
-    """Blocks, or a string, for the model."""
+    """Texts and files, or a string, for the model."""
     is_error: bool = False
     """Whether the call counts as failed."""
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import flightlog
 from flightlog.testing import FakeModel, calls
-from flightlog_hookspecs import ToolContext
+from flightlog_hookspecs import FileBlock, ToolContext, ToolOutput
 from flightlog_hookspecs.errors import ToolError
 from flightlog_hookspecs.events import ToolResult
 from flightlog_plugins import files
@@ -272,3 +272,32 @@ async def test_through_a_session_a_path_that_leads_out_is_one_error_result(tmp_p
     assert results[10].text == "[nothing]"
     with flightlog.open_log(path, discover=False) as log:
         assert log.session("s").verify()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("cat.png", "image/png"), ("CAT.JPG", "image/jpeg"), ("a.pdf", "application/pdf")]
+)
+def test_an_image_or_a_document_is_shown_as_what_it_is(name: str, kind: str, context: ToolContext, work: Path) -> None:
+    (work / "folder" / name).write_bytes(b"\x89 of a cat")
+    shown = read_file.body(context, path=f"folder/{name}")
+    assert shown == ToolOutput(content=(FileBlock.of(b"\x89 of a cat", name=name),))
+    assert shown.content[0].media_type == kind
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "cat.png.gz", "cat.svg", "png", "empty.png"])
+def test_everything_else_is_read_as_bytes(name: str, context: ToolContext, work: Path) -> None:
+    data = b"" if name == "empty.png" else b"data"
+    (work / name).write_bytes(data)
+    assert read_file.body(context, path=name) == data
+
+
+async def test_a_model_that_reads_an_image_is_given_it(work: Path, tmp_path: Path) -> None:
+    (work / "cat.png").write_bytes(b"\x89PNG of a cat")
+    model = FakeModel([calls(("read_file", {"path": "cat.png"}))])
+    async with (
+        opened(tmp_path / "a.db", model, read_file, workspace=work) as kernel,
+        kernel.session("s", model="fake:m") as session,
+    ):
+        await session.followup("what is in cat.png?")
+        await session.run()
+    assert b"\x89PNG of a cat".hex() in model.requests[1][-1].decode()

@@ -178,7 +178,7 @@ async def test_what_a_session_keeps_in_memory_has_no_bytes_of_files(tmp_path: Pa
         (evolve(CAT, media_type="image/png; a=b"), "not a media type"),
         (evolve(CAT, media_type='image/"png'), "not a media type"),
         (evolve(CAT, media_type="x" * 200 + "/y"), "not a media type"),
-        (FileBlock.of(bytes(FILE_MAX_BYTES + 1), name="a.png"), "is larger than the 20971520"),
+        (FileBlock.of(bytes(FILE_MAX_BYTES + 1), name="a.png"), "larger than the 20971520 bytes"),
         (ThinkingBlock(text="hm"), "only models think"),
         ("words", "texts and files, not a str"),
     ],

@@ -10,6 +10,7 @@ import trio
 from flightlog import Mailbox, Posted
 from flightlog.api import open_kernel, open_log
 from flightlog.cli.exits import FINE
+from flightlog.cli.files import attach_option, message_of
 from flightlog.cli.json_form import plain
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
@@ -32,15 +33,19 @@ key_option = click.option("--key", metavar="KEY", help="An idempotency key: send
     show_default=True,
     help="A turn of its own, the running turn's next step, or beside whatever comes next.",
 )
+@attach_option
 @key_option
 @db_option
 @json_option
-def send(session: str, text: str, way: str, key: str | None, db: str | None, as_json: bool) -> int:
+def send(
+    session: str, text: str, way: str, attach: tuple[str, ...], key: str | None, db: str | None, as_json: bool
+) -> int:
     """Put TEXT into the mailbox of session ID. It waits there for the session's owner, the next one if need be."""
+    message = message_of(text, attach)
 
     async def post(mailbox: Mailbox) -> Posted:
         send_as = {"followup": mailbox.followup, "steer": mailbox.steer, "inject": mailbox.inject}[way]
-        return await send_as(text, key=key)
+        return await send_as(message, key=key)
 
     return _posted(db, session, post, f"{way} sent", as_json=as_json)
 

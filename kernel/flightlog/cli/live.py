@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from flightlog.cli.files import said
 from flightlog.cli.output import Output
 from flightlog.cli.tally import TurnCount
 from flightlog.cli.terminal_text import arguments, cost, counted, duration, one_line
@@ -68,7 +69,7 @@ class LiveView:
             case ToolResult() as event:
                 mark, style = _OUTCOMES.get(event.outcome, ("\u2717", "red"))
                 took = f" ({duration(event.duration_us)})" if event.duration_us else ""
-                output.line((f"  {mark} ", style), f"{one_line(event.name)}{took}: {one_line(event.text)}", fit=True)
+                output.line((f"  {mark} ", style), f"{one_line(event.name)}{took}: {said(event.content)}", fit=True)
             case TurnEnd(reason="interrupted"):
                 output.line((f"\u21bb turn {record.turn} was cut off; it is closed as interrupted", "dim"))
             case TurnEnd():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Callable
 from signal import SIGINT, SIGTERM
@@ -15,6 +14,7 @@ from attrs import frozen
 from flightlog import Clock, Kernel, Question
 from flightlog.api import open_kernel
 from flightlog.cli.exits import FAILED, FINE, TERMINATED
+from flightlog.cli.files import attach_option, message_of
 from flightlog.cli.follow import Follower
 from flightlog.cli.interruption import Interruption
 from flightlog.cli.json_form import plain, record_form
@@ -23,9 +23,7 @@ from flightlog.cli.options import db_option, is_found_unaided, json_option, log_
 from flightlog.cli.output import Output, complain
 from flightlog.cli.tally import Tally
 from flightlog.cli.terminal_text import counted
-from flightlog.core.files import refusal
-from flightlog.core.limits import FILE_MAX_BYTES
-from flightlog_hookspecs.content import FileBlock, TextBlock
+from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import Record, TurnEnd
 
@@ -40,8 +38,7 @@ class Order:
 
     db: str
     session: str
-    text: str | None
-    files: tuple[FileBlock, ...] = ()
+    message: tuple[Block, ...] | None
     model: str | None
     system: str | None
     workspace: str | None
@@ -91,13 +88,7 @@ def _model_options(command: F) -> F:
 @click.command(short_help="Deliver a message and run the session.")
 @click.argument("text")
 @click.option("--session", metavar="ID", help="The session to create or go on with. Default: a new one.")
-@click.option(
-    "--attach",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False, readable=True),
-    multiple=True,
-    help="A file that goes with TEXT, an image for example. May be given more than once.",
-)
+@attach_option
 @_model_options
 def run(
     text: str,
@@ -121,8 +112,7 @@ def run(
     order = Order(
         db=log_to_write(db),
         session=session if session is not None else _new_name(),
-        text=text,
-        files=tuple(map(_attached, attach)),
+        message=message_of(text, attach),
         model=model,
         system=system,
         workspace=workspace,
@@ -159,7 +149,7 @@ def resume(
     order = Order(
         db=log_to_read(db),
         session=session,
-        text=text,
+        message=None if text is None else message_of(text, ()),
         model=model,
         system=system,
         workspace=workspace,
@@ -192,7 +182,7 @@ async def _drive(order: Order, *, must_exist: bool) -> int:
             nursery.cancel_scope.cancel()
     if code is None:
         queued = f"it is queued: {order.resume_command()}" if interruption.accepted else "it was not accepted"
-        complain(f"left before the message ran; {queued}" if order.text else "left before anything ran")
+        complain(f"left before the message ran; {queued}" if order.message else "left before anything ran")
         code = FAILED
     return TERMINATED if interruption.exit_code == TERMINATED else code
 
@@ -219,8 +209,8 @@ async def _session(order: Order, output: Output, interruption: Interruption, *, 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(follower.follow, reader)
                 interruption.session = session
-                if order.text is not None:
-                    await session.followup((*order.files, TextBlock(text=order.text)))
+                if order.message is not None:
+                    await session.followup(order.message)
                     interruption.accepted = True
                 await session.run(wait=order.waits)
                 interruption.session = None
@@ -278,20 +268,6 @@ def _result(order: Order, tally: Tally, pending: int, questions: list[Question])
         "pending": pending,
         "questions": plain(questions),
     }
-
-
-def _attached(path: str) -> FileBlock:
-    """The file at `path`. Raises `UsageError` when no message can hold it."""
-    try:
-        if os.path.getsize(path) > FILE_MAX_BYTES:
-            raise UsageError(f"{path} is larger than the {FILE_MAX_BYTES:,} bytes a message can hold")
-        with open(path, "rb") as file:
-            block = FileBlock.of(file.read(), name=os.path.basename(path))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from error
-    if why := refusal(block):
-        raise UsageError(why)
-    return block
 
 
 async def _length(kernel: Kernel, session: str, *, must_exist: bool) -> int:

@@ -13,6 +13,7 @@ from rich.text import Text
 from flightlog import SentRequest, SessionReader, SessionSummary, Spending
 from flightlog.api import open_log
 from flightlog.cli.exits import FINE
+from flightlog.cli.files import shown
 from flightlog.cli.json_form import message_form, plain, record_form
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
@@ -186,7 +187,7 @@ def _print_request(request: SentRequest, output: Output) -> None:
                 case TextBlock():
                     output.line(visible(block.text))
                 case FileBlock():
-                    output.line((f"[{one_line(block.label, len(block.label))}]", "cyan"))
+                    output.line((shown(block), "cyan"))
                 case ThinkingBlock():
                     output.line((visible(block.text), "italic"))
                 case ToolCallBlock():

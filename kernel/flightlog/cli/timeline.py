@@ -7,9 +7,10 @@ from typing import Final
 
 from attrs import frozen
 
+from flightlog.cli.files import said
 from flightlog.cli.output import Output
 from flightlog.cli.terminal_text import arguments, clock_time, counted, duration, ends, one_line
-from flightlog_hookspecs.content import Block, FileBlock, ToolCallBlock, text_of
+from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.events import (
     AssistantDelta,
     AssistantMessage,
@@ -120,14 +121,14 @@ def described(event: Event, width: int = _DESCRIPTION_MAX_CHARS) -> str:
         case InboxSplice(content=None):
             return f"{event.cause}, leaves {event.slot}"
         case InboxSplice():
-            return f"{event.cause}, enters {event.slot}: {_words(event.content or ())}"
+            return f"{event.cause}, enters {event.slot}: {said(event.content or ())}"
         case LetterTaken():
             return " \u00b7 ".join(filter(None, (event.verb, event.outcome, one_line(event.reason))))
         case TurnEnd():
             details = (event.cause, event.code, one_line(event.message))
             return " \u00b7 ".join([event.reason, *filter(None, details)])
         case UserMessage():
-            return _words(event.content)
+            return said(event.content)
         case RequestHeader():
             return f"{one_line(event.head.adapter)}:{one_line(event.head.model)} ({event.reason})"
         case RequestSent():
@@ -146,17 +147,11 @@ def described(event: Event, width: int = _DESCRIPTION_MAX_CHARS) -> str:
         case ToolCall():
             return f"{one_line(event.name)}({arguments(event.arguments)})"
         case ToolResult():
-            return f"{event.outcome}: {_words(event.content)}"
+            return f"{event.outcome}: {said(event.content)}"
         case UnknownEvent():
             return one_line(event.data)
         case _:
             return ""
-
-
-def _words(content: tuple[Block, ...]) -> str:
-    """What a message says on one line, its files first."""
-    files = [f"[{block.label}]" for block in content if isinstance(block, FileBlock)]
-    return one_line(" ".join(filter(None, (*files, text_of(content)))))
 
 
 def _continues(one: Event, other: Event) -> bool:

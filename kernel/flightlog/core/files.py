@@ -31,7 +31,7 @@ def refusal(block: FileBlock) -> str:
     if not block.data:
         return f"the {shown} has no bytes" + ("; one from a log has to be read first" if block.size_bytes else "")
     if len(block.data) > FILE_MAX_BYTES:
-        return f"the {shown} is larger than the {FILE_MAX_BYTES} a message can hold"
+        return f"the file {block.name!r} is larger than the {FILE_MAX_BYTES} bytes that one in a message can have"
     if (len(block.data), sha256(block.data).hexdigest()) != (block.size_bytes, block.sha256):
         return f"the {shown} does not hold the bytes that its size and hash are of; make it with FileBlock.of"
     return ""
