@@ -259,6 +259,25 @@ async def test_a_result_too_long_to_show_keeps_its_files(tmp_path: Path) -> None
     assert sorted(blobs_of(tmp_path / "a.db")) == sorted([long.text.encode(), CAT.data])
 
 
+async def test_the_files_of_a_result_count_when_it_is_too_large_to_keep(tmp_path: Path) -> None:
+    limits = Limits(tool_output_max_bytes=CAT.size_bytes + REPORT.size_bytes - 1)
+    result, _ = await called(tmp_path / "a.db", returning(CAT, REPORT), limits=limits)
+    assert (result.outcome, files_in(result)) == ("error", ())
+    assert "its result of 33 bytes is larger" in result.text
+
+
+@pytest.mark.parametrize("content", [None, 5, [CAT], (CAT, "text"), CAT])
+async def test_a_result_whose_content_is_none_fails_its_call_alone(content: Any, tmp_path: Path) -> None:
+    @tool
+    def show() -> ToolOutput:
+        """Show something."""
+        return ToolOutput(content=content)
+
+    result, _ = await called(tmp_path / "a.db", show)
+    assert (result.outcome, files_in(result)) == ("error", ())
+    assert "its output's content is not what it must be" in result.text
+
+
 @pytest.mark.parametrize("bad", [evolve(CAT, data=b"other"), evolve(CAT, data=b""), evolve(CAT, media_type="x")])
 async def test_a_file_of_a_tool_that_cannot_be_kept_fails_its_call_alone(bad: FileBlock, tmp_path: Path) -> None:
     result, _ = await called(tmp_path / "a.db", returning(bad))

@@ -7,12 +7,12 @@ from hashlib import sha256
 from attrs import frozen
 
 from flightlog.core import canonical
-from flightlog.core.files import files_in, refusal
+from flightlog.core.files import refusal
 from flightlog.core.limits import Limits
 from flightlog.core.shape import misfit
 from flightlog.core.spill import decode, excerpt
 from flightlog.runtime.redacting import Redacting
-from flightlog_hookspecs.content import Block, TextBlock, text_blocks, text_of
+from flightlog_hookspecs.content import Block, FileBlock, TextBlock, text_blocks, text_of
 from flightlog_hookspecs.errors import BadPayload
 from flightlog_hookspecs.events import Spill
 from flightlog_hookspecs.tools import Outcome, ToolOutput
@@ -45,16 +45,18 @@ def rendered(value: object, limits: Limits, redacting: Redacting) -> Rendered:
     keep is an error that says so. Bytes that are not text are shown as a preview.
     """
     outcome: Outcome = "ok"
-    exact, content, files = True, None, files_in(value) if isinstance(value, ToolOutput) else ()
+    exact, content = True, None
+    files: tuple[FileBlock, ...] = ()
     match value:
         case ToolOutput() if wrong := misfit(value):
             return failed(f"The call ran, but its output's {wrong} is not what it must be. Its effects stand.")
-        case ToolOutput() if why := next(filter(None, map(refusal, files)), ""):
-            return failed(f"The call ran, but {why}. Its effects stand.")
         case ToolOutput():
             # Providers refuse empty text blocks.
             content = tuple(block for block in redacting.blocks(value.content) if block != TextBlock(text=""))
             outcome = "error" if value.is_error else "ok"
+            files = tuple(block for block in content if isinstance(block, FileBlock))
+            if why := next(filter(None, map(refusal, files)), ""):
+                return failed(f"The call ran, but {why}. Its effects stand.")
             text = text_of(content)
             whole = _bytes_of(text)
         case bytes() | bytearray() | memoryview():
@@ -67,9 +69,10 @@ def rendered(value: object, limits: Limits, redacting: Redacting) -> Rendered:
                 said = redacting.text(str(error))
                 return failed(f"The call ran, but returned something that is not JSON ({said}). Its effects stand.")
             whole = _bytes_of(text)
-    if len(whole) > limits.tool_output_max_bytes:
+    size = len(whole) + sum(file.size_bytes for file in files)
+    if size > limits.tool_output_max_bytes:
         return failed(
-            f"The call ran, but its result of {len(whole)} bytes is larger than the {limits.tool_output_max_bytes} "
+            f"The call ran, but its result of {size} bytes is larger than the {limits.tool_output_max_bytes} "
             "that can be kept. Its effects stand; ask for less."
         )
     if exact and len(text) <= limits.tool_output_max_chars:
