@@ -25,13 +25,17 @@ from attrs import define, field
 import flightlog
 from flightlog import Limits, Session
 from flightlog.testing import Bundle, Cue, FakeModel, calls, words
-from flightlog_hookspecs import BlockEvent, Request, Tool, ToolContext
+from flightlog_hookspecs import BlockEvent, FileBlock, Request, TextBlock, Tool, ToolContext, ToolOutput
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.events import AssistantMessage, InboxSplice, Message, ToolResult, UserMessage
 
 MESSAGES = ("do 1", "do 2")
 TASKS = ("read", "idempotent", "write", "external")
 LIMITS = Limits(delta_flush_ms=10)
+
+
+GIVEN = FileBlock.of(b"\x89PNG given by the user", name="given.png")
+MADE = FileBlock.of(b"%PDF made by a tool", name="made.pdf")
 
 
 @define
@@ -63,7 +67,7 @@ class Clockwork:
                 self.note("effects", f"{context.invocation_id} {effect} {task}")
                 self.boundary("effect", context.session, 0)
                 await trio.lowlevel.checkpoint()
-                return f"{effect} {task} done"
+                return ToolOutput(content=(TextBlock(text=f"{effect} {task} done"), MADE))
 
             mode = "exclusive" if effect == "external" else "parallel"
             schema = {"type": "object", "properties": {"task": {"type": "string"}}, "required": ["task"]}
@@ -135,7 +139,7 @@ async def work(clockwork: Clockwork) -> None:
 
 async def send(clockwork: Clockwork, session: Session, text: str) -> None:
     """Send `text` and tell the world once it is acknowledged."""
-    accepted = await session.followup(text)
+    accepted = await session.followup((TextBlock(text=text), GIVEN))
     clockwork.note("acknowledged", accepted.message_id)
 
 

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from flightlog.core.files import files_in
 from flightlog_hookspecs.events import Record, ToolCall, ToolResult, TurnEnd, UserMessage
 from support.children import environment
 from support.conversation import assert_at_rest, assert_effects
 from support.kernels import records_of
 from support.memory_folder import MEMORY
 
-from child import MESSAGES, TASKS, Working  # isort: skip
+from child import GIVEN, MADE, MESSAGES, TASKS, Working  # isort: skip
 
 Run = Callable[[Path, int], int]
 KILLED = -signal.SIGKILL
@@ -73,6 +74,11 @@ def check(folder: Path) -> list[Record]:
     assert set(delivered.values()) == {1}
     texts = [record.event.text for record in records if isinstance(record.event, UserMessage)]
     assert [text for text in texts if text != "go on"] == list(MESSAGES)
+    for record in records:
+        if isinstance(record.event, UserMessage) and record.event.text in MESSAGES:
+            assert files_in(record.event) == (GIVEN,)
+        if isinstance(record.event, ToolResult) and record.event.outcome == "ok":
+            assert files_in(record.event) == (MADE,)
     effects = [line.split() for line in lines(folder, "effects")]
     assert_effects(records, [invocation_id for invocation_id, _, _ in effects])
     unknown = {
