@@ -89,9 +89,9 @@ async def test_a_path_that_is_none_is_a_usage_error(path: Any) -> None:
 
 
 @pytest.mark.parametrize("block", [ToolCallBlock(call_id="c", name="x", arguments="{}"), "text", 5])
-async def test_only_text_blocks_can_be_sent(tmp_path: Path, block: Any) -> None:
+async def test_only_texts_and_files_can_be_sent(tmp_path: Path, block: Any) -> None:
     async with session_of(tmp_path / "a.db", FakeModel([])) as session:
-        with pytest.raises(UsageError, match="text blocks"):
+        with pytest.raises(UsageError, match="texts and files"):
             await session.followup((TextBlock(text="fine"), block))
         assert session.pending == 0
 

@@ -144,7 +144,7 @@ def rich(path: Path) -> None:
                 async with kernel.session(name, model="fake:m", limits=Limits(delta_flush_ms=1)) as session:
                     await session.followup("shout, please")
                     await session.run()
-                    await session.followup((PICTURE, TextBlock(text="and wait")))
+                    await session.followup((TextBlock(text="and wait"), PICTURE))
             await kernel.mailbox("s").cancel("nobody reads this")
             await kernel.mailbox("later").followup((TextBlock(text="hello"), LETTERED), key="k")
 
