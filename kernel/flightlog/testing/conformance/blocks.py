@@ -13,6 +13,7 @@ from flightlog_hookspecs import (
     BlockEnd,
     BlockEvent,
     BlockStart,
+    FileBlock,
     Finish,
     TextBlock,
     TextDelta,
@@ -82,6 +83,8 @@ class _Protocol:
         start = self._open.pop(index, None)
         if start is None:
             return f"block {index} ended without being open"
+        if isinstance(block, FileBlock):
+            return f"block {index} ended as a file, which no model sends"
         if start.type != _TYPES[type(block)]:
             return f"block {index} began as {start.type} and ended as {_TYPES[type(block)]}"
         streamed = "".join(self._deltas[index])

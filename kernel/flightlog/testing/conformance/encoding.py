@@ -13,6 +13,7 @@ from flightlog.testing.conformance.bench import HELLO, LOOK, Bench, told
 from flightlog_hookspecs import (
     Adapter,
     AssistantMessage,
+    FileBlock,
     Message,
     TextBlock,
     ThinkingBlock,
@@ -58,6 +59,15 @@ _ELSEWHERE: Final = AssistantMessage(
 _RESULTS: Final = tuple(_result(call, position) for position, call in enumerate(_CALLS))
 
 
+_FILES: Final = (
+    TextBlock(text="see"),
+    FileBlock.of(b"\x89PNG\r\n\x1a\n", name="cat.png"),
+    FileBlock.of(b"%PDF-1.7", name="report.pdf"),
+    FileBlock.of(b"some words", name="notes.txt"),
+    FileBlock.of(b"?", media_type="application/octet-stream"),
+)
+
+
 def _parts(bench: Bench) -> list[object]:
     outcomes: tuple[Outcome, ...] = ("ok", "error", "denied", "unknown")
     return [
@@ -69,6 +79,8 @@ def _parts(bench: Bench) -> list[object]:
         AssistantMessage(attempt=1, finish="interrupted", content=(TextBlock(text="I was c"),)),
         _ELSEWHERE,
         *_RESULTS,
+        evolve(_user("see"), content=_FILES),
+        *(evolve(_RESULTS[0], content=_FILES, outcome=outcome) for outcome in outcomes),
         *(evolve(_result(_CALLS[0], 0, words), outcome=outcome) for words in ODD_WORDS for outcome in outcomes),
     ]
 
