@@ -22,7 +22,17 @@ from flightlog.core.limits import FILE_MAX_BYTES, FILE_NAME_MAX_CHARS
 from flightlog.errors import ImportRefused, LogCorrupt, UsageError
 from flightlog.events import InboxSplice, LetterTaken, ToolResult, UserMessage
 from flightlog.testing import Bundle, FakeModel, calls, words
-from flightlog_hookspecs import FileBlock, FinishedCall, Replace, TextBlock, ThinkingBlock, Tool, ToolOutput, hook
+from flightlog_hookspecs import (
+    FileBlock,
+    FinishedCall,
+    Redaction,
+    Replace,
+    TextBlock,
+    ThinkingBlock,
+    Tool,
+    ToolOutput,
+    hook,
+)
 from support import values, worker_tools
 from support.damage import unguarded
 from support.kernels import events_of, opened, records_of, session_of, verified
@@ -222,9 +232,11 @@ def returning(*content: Any, error: bool = False) -> Tool:
     return show
 
 
-async def called(path: Path, show: Tool, *hooks: Any, limits: Limits | None = None) -> tuple[ToolResult, FakeModel]:
+async def called(
+    path: Path, show: Tool, *hooks: Any, limits: Limits | None = None, **offered: Any
+) -> tuple[ToolResult, FakeModel]:
     model = FakeModel([calls((show.name, {})), words("seen")])
-    bundle = Bundle(adapters=[model], tools=[show], hooks=hooks)
+    bundle = Bundle(adapters=[model], tools=[show], hooks=hooks, **offered)
     async with (
         flightlog.open_kernel(path, discover=False, plugins=[bundle]) as kernel,
         kernel.session("s", model="fake:m", limits=limits) as session,
@@ -298,6 +310,27 @@ async def test_a_hook_sees_the_bytes_of_a_result_and_may_put_another_file_in_its
     assert seen == [CAT.data]
     assert files_in(result) == (REPORT,)
     assert blobs_of(tmp_path / "a.db") == [REPORT.data]
+
+
+@pytest.mark.parametrize("data", [b"\x89PNG of a tuatara", b"\xff\x00 of a cat"])
+async def test_a_file_of_a_tool_is_redacted_name_and_bytes_and_is_the_same_where_nothing_is(
+    data: bytes, tmp_path: Path
+) -> None:
+    redaction = Redaction(name="r", body=lambda text: text.replace("tuatara", "[secret]"))
+    file = FileBlock.of(data, name="tuatara.png")
+    result, _ = await called(tmp_path / "a.db", returning(file), redactions=[redaction])
+    kept = FileBlock.of(data.replace(b"tuatara", b"[secret]"), name="[secret].png")
+    assert files_in(result) == (kept,)
+    assert blobs_of(tmp_path / "a.db") == [kept.data]
+    assert all(b"tuatara" not in written.read_bytes() for written in tmp_path.iterdir())
+
+
+async def test_why_a_file_cannot_be_kept_is_redacted_too(tmp_path: Path) -> None:
+    redaction = Redaction(name="r", body=lambda text: text.replace("tuatara", "[secret]"))
+    bad = evolve(CAT, media_type="tuatara")
+    result, _ = await called(tmp_path / "a.db", returning(bad), redactions=[redaction])
+    assert "'[secret]' is not a media type" in result.text
+    assert all(b"tuatara" not in written.read_bytes() for written in tmp_path.iterdir())
 
 
 async def test_a_letter_carries_files_and_its_owner_takes_them_once(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
-"""Reading a file, or lines of it, byte for byte."""
+"""Reading a file, or lines of it, byte for byte. Whole images and PDF documents are shown as such."""
 
 from __future__ import annotations
 
 import os
 from functools import partial
+from mimetypes import guess_type
 from typing import IO, Final
 
-from flightlog_hookspecs import ToolContext, tool
+from flightlog_hookspecs import FileBlock, ToolContext, ToolOutput, tool
 from flightlog_hookspecs.errors import ToolError
 from flightlog_plugins.files.confinement import opened, saying
 
@@ -15,8 +16,11 @@ SCAN_MAX_BYTES: Final = 1024 * 1024 * 1024
 """Lines are looked for in files up to this size."""
 
 
+_SHOWN: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"})
+
+
 @tool(mode="parallel", effect="read", timeout_s=10.0)
-def read_file(context: ToolContext, path: str, first_line: int = 1, last_line: int = 0) -> bytes:
+def read_file(context: ToolContext, path: str, first_line: int = 1, last_line: int = 0) -> bytes | ToolOutput:
     """Read a file of the workspace, or some of its lines.
 
     Args:
@@ -30,8 +34,16 @@ def read_file(context: ToolContext, path: str, first_line: int = 1, last_line: i
         raise ToolError(f"there are no lines from {first_line} to {last_line}: lines count from 1")
     with opened(context, path, os.O_RDONLY) as fd, saying(path), open(fd, "rb", closefd=False) as file:
         if (first_line, last_line) == (1, 0):
-            return whole(file, path)
+            return _shown(whole(file, path), os.path.basename(path))
         return _lines(file, path, first_line, last_line)
+
+
+def _shown(raw: bytes, name: str) -> bytes | ToolOutput:
+    """The file as the model is to see it."""
+    kind, packed = guess_type(name, strict=False)
+    if not raw or packed or kind not in _SHOWN:
+        return raw
+    return ToolOutput(content=(FileBlock.of(raw, name=name, media_type=kind),))
 
 
 def whole(file: IO[bytes], path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 from attrs import evolve, frozen
 
 from flightlog.runtime.registry import Registry
-from flightlog_hookspecs.content import Block, TextBlock, ThinkingBlock, ToolCallBlock, text_of
+from flightlog_hookspecs.content import Block, FileBlock, TextBlock, ThinkingBlock, ToolCallBlock, text_of
 
 
 @frozen
@@ -54,6 +56,11 @@ class Redacting:
                 return evolve(block, text=self.text(text))
             case ToolCallBlock(arguments=arguments):
                 return evolve(block, arguments=self.text(arguments))
+            case FileBlock(data=data):
+                named, kept = evolve(block, name=self.text(block.name)), self.raw(data)
+                if kept == data:
+                    return named  # also one whose hash is not that of its bytes, which is refused for it
+                return evolve(named, data=kept, sha256=sha256(kept).hexdigest(), size_bytes=len(kept))
 
 
 def _encoded(text: str) -> bytes:

@@ -56,7 +56,7 @@ def rendered(value: object, limits: Limits, redacting: Redacting) -> Rendered:
             outcome = "error" if value.is_error else "ok"
             files = tuple(block for block in content if isinstance(block, FileBlock))
             if why := next(filter(None, map(refusal, files)), ""):
-                return failed(f"The call ran, but {why}. Its effects stand.")
+                return failed(f"The call ran, but {redacting.text(why)}. Its effects stand.")
             text = text_of(content)
             whole = _bytes_of(text)
         case bytes() | bytearray() | memoryview():
