@@ -2,7 +2,7 @@
 
 | point              | is given        | may answer                     | kind     |
 |--------------------|-----------------|--------------------------------|----------|
-| `before_step`      | `StepView`      | `Veto`, `Append`               | guard    |
+| `before_step`      | `StepView`      | `Veto`, `Append`, `Switch`     | guard    |
 | `before_request`   | `RequestView`   | `Veto`                         | guard    |
 | `before_tool`      | `ProposedCall`  | `Allow`, `Deny`, `Ask`, `Arguments` | guard |
 | `after_tool`       | `FinishedCall`  | `Replace`, `Append`            | observer |
@@ -13,6 +13,9 @@
 None has no opinion, at every point. A hook that raises, exceeds its time limit or answers something else
 is recorded as `plugin/error`. Guards then fail closed, as if they had said no; observers fail open, as if
 they had said nothing. The other hooks are asked all the same.
+
+Of several answers, Deny beats Ask beats Arguments beats Allow, and Switch beats Retry; of equals the first counts.
+What is appended adds up.
 """
 
 from __future__ import annotations
@@ -49,6 +52,10 @@ class StepView:
     """The turn's number, from 1."""
     step: int
     """The step's number in its turn, from 1."""
+    model: str
+    """"adapter:model" that will serve the step: the session's own in a turn's first, else that of the step before."""
+    session_model: str
+    """"adapter:model" that the session was opened with."""
     messages: Sequence[Message] = field(repr=False)
     """What the model will see, in order."""
 
@@ -110,6 +117,16 @@ class FinishedCall:
 
 
 @frozen(kw_only=True)
+class Failure:
+    """That an attempt of the open step failed, and with which model."""
+
+    model: str
+    """"adapter:model"."""
+    kind: FailureKind
+    """The kind of failure."""
+
+
+@frozen(kw_only=True)
 class FailedRequest:
     """An attempt that ended badly."""
 
@@ -132,7 +149,9 @@ class FailedRequest:
     retry_after_s: float | None
     """The provider's own wish in seconds, or None."""
     attempts_left: int
-    """How many attempts the session's limits still allow in this step."""
+    """How many attempts the session's limits still allow in this step, whoever asks for them."""
+    failures: tuple[Failure, ...]
+    """All that failed in this step so far by the log, in order; this attempt stands last."""
 
 
 @frozen(kw_only=True)
@@ -214,12 +233,12 @@ class Retry:
 
 @frozen
 class Switch:
-    """Make another attempt with another model, which serves the rest of the turn."""
+    """Let another model serve the next attempt, or the step about to begin, and the rest of the turn."""
 
     model: str
     """"adapter:model"."""
     after_s: float = 0.0
-    """Seconds to wait, from 0."""
+    """Seconds to wait, from 0. A step that is about to begin does not wait."""
 
 
 @frozen
@@ -234,7 +253,7 @@ Verdict = Allow | Deny | Ask | Arguments | None
 """What a guard says of a call. Deny beats Ask beats Arguments beats Allow; of equals the first counts."""
 
 ANSWERS: Final[Mapping[Point, tuple[type, ...]]] = {
-    "before_step": (Veto, Append),
+    "before_step": (Veto, Append, Switch),
     "before_request": (Veto,),
     "before_tool": (Allow, Deny, Ask, Arguments),
     "after_tool": (Replace, Append),
@@ -264,6 +283,8 @@ class Hook:
     """What the log calls it."""
     limit_s: float = 5.0
     """Seconds it may take each time."""
+    models: tuple[str, ...] = ()
+    """The models that it may switch to. One whose adapter nobody offers is refused as the hook is registered."""
 
 
 View = TypeVar("View")
@@ -272,7 +293,9 @@ _Wrap = Callable[[Callable[[View], Answer | Awaitable[Answer | None] | None]], H
 
 
 @overload
-def hook(point: Literal["before_step"], *, name: str = ..., limit_s: float = ...) -> _Wrap[StepView, Veto | Append]: ...
+def hook(
+    point: Literal["before_step"], *, name: str = ..., limit_s: float = ...
+) -> _Wrap[StepView, Veto | Append | Switch]: ...
 @overload
 def hook(point: Literal["before_request"], *, name: str = ..., limit_s: float = ...) -> _Wrap[RequestView, Veto]: ...
 @overload

@@ -12,7 +12,7 @@ import trio
 from flightlog import Limits
 from flightlog_hookspecs.errors import FailureKind
 from flightlog_hookspecs.events import RequestFailed
-from support.kernels import events_of
+from support.kernels import SOON, events_of
 from support.wire_kernels import answers_of, asked, wired
 from support.wire_providers import PROVIDERS, Provider
 from support.wire_server import served
@@ -59,8 +59,8 @@ async def test_a_broken_attempt_is_made_again_and_leaves_nothing_in_the_conversa
     wire = provider.wire([provider.full, provider.full, provider.short])
     broken = [True]
     wire.after = lambda frames: (frames[:-3], "reset") if broken and broken.pop() else (frames, "whole")
-    async with served(wire) as server, wired(path, provider.plugin) as kernel:
-        turn = await asked(kernel, provider.at(server.url), limits=Limits(retry_base_ms=1, retry_max_ms=1))
+    async with served(wire) as server, wired(path, provider.plugin, SOON) as kernel:
+        turn = await asked(kernel, provider.at(server.url))
     assert (turn.text, wire.refused) == (provider.short_text, [])
     assert [failed.failure for failed in events_of(path, RequestFailed)] == ["transport"]
     assert len(answers_of(path)) == 2

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from flightlog import Limits
 from flightlog_hookspecs.events import RequestRetry
 from flightlog_plugins.wire.failures import failure, retry_after_s
-from support.kernels import events_of
+from support.kernels import SOON, events_of
 from support.wire_kernels import ONCE, asked, wired
 from support.wire_providers import PROVIDERS, Provider
 from support.wire_server import Answer, refusal, served
@@ -140,9 +139,9 @@ async def test_the_next_attempt_comes_when_the_provider_wants_it(provider: Provi
     path = tmp_path / "log.db"
     wire = provider.wire([provider.short])
     busy = [refusal(429, {"error": {"message": "later"}}, retry_after_ms="20", x_should_retry="true")]
-    limits = Limits(retry_base_ms=1, retry_max_ms=1)
-    async with served(lambda asked: busy.pop() if busy else wire(asked)) as server, wired(path, provider.plugin) as k:
-        turn = await asked(k, provider.at(server.url), limits=limits)
+    served_late = served(lambda asked: busy.pop() if busy else wire(asked))
+    async with served_late as server, wired(path, provider.plugin, SOON) as kernel:
+        turn = await asked(kernel, provider.at(server.url))
     assert turn.text == provider.short_text
     assert [retry.delay_ms for retry in events_of(path, RequestRetry)] == [20]
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import inf, nan
 
 import pytest
-from attrs import define, evolve, field
+from attrs import define, field
 
 from flightlog.core.fold import fold, placed
 from flightlog.core.invariants import check
 from flightlog.core.limits import Limits
-from flightlog.core.plan import Action, Append, Idle, RunTools, SendRequest, Stop, follow, plan, retry_after
+from flightlog.core.plan import Action, Append, Idle, RunTools, SendRequest, Stop, follow, plan
 from flightlog.core.state import EMPTY, Call, State
 from flightlog_hookspecs.content import ToolCallBlock, text_blocks
 from flightlog_hookspecs.errors import InvariantViolation
@@ -37,6 +36,7 @@ from flightlog_hookspecs.events import (
 )
 
 LIMITS = Limits(steps_per_turn=3, attempts_per_step=2)
+DELAY_MS = 500
 FINISHES = ("stop", "stop_sequence", "length", "refusal", "filter", "pause", "steered")
 
 
@@ -101,8 +101,8 @@ def failed(session: Session, failure: str, *, retryable: bool) -> Session:
         message="why",
         retryable=retryable,
     )
-    retry = retry_after(event, None, LIMITS)
-    return session.then(event, *([retry] if retry else []))
+    again = retryable and event.attempt < LIMITS.attempts_per_step
+    return session.then(event, *([RequestRetry(attempt=event.attempt + 1, delay_ms=DELAY_MS)] if again else []))
 
 
 def result(session: Session, call: Call, *, started: bool) -> Session:
@@ -299,7 +299,7 @@ def test_a_fresh_step_sends_its_first_attempt() -> None:
 
 def test_a_failed_attempt_is_retried_after_its_delay() -> None:
     session = failed(IN_FLIGHT, "overloaded", retryable=True)
-    assert plan(session.state, LIMITS) == SendRequest(2, LIMITS.retry_base_ms)
+    assert plan(session.state, LIMITS) == SendRequest(2, DELAY_MS)
 
 
 @pytest.mark.parametrize(
@@ -391,35 +391,7 @@ def test_an_attempt_that_nobody_makes_is_a_bug() -> None:
         plan(IN_FLIGHT.state, LIMITS)
 
 
-FAILED = RequestFailed(attempt=1, failure="overloaded", message="", retryable=True)
-
-
-@pytest.mark.parametrize(
-    ("changes", "wish_s", "retry"),
-    [
-        ({}, None, RequestRetry(attempt=2, delay_ms=500)),
-        ({"attempt": 2}, None, RequestRetry(attempt=3, delay_ms=1000)),
-        ({"attempt": 5}, None, RequestRetry(attempt=6, delay_ms=8000)),
-        ({"attempt": 8}, None, RequestRetry(attempt=9, delay_ms=30_000)),
-        ({"attempt": 9}, None, None),
-        ({"retryable": False}, None, None),
-        ({"retryable": False}, 1.0, None),
-        ({}, 0.0, RequestRetry(attempt=2, delay_ms=500)),
-        ({}, -5.0, RequestRetry(attempt=2, delay_ms=500)),
-        ({}, 0.25, RequestRetry(attempt=2, delay_ms=500)),
-        ({}, 7.5, RequestRetry(attempt=2, delay_ms=7500)),
-        ({}, 90.0, RequestRetry(attempt=2, delay_ms=90_000)),
-        ({}, inf, RequestRetry(attempt=2, delay_ms=500)),
-        ({}, nan, RequestRetry(attempt=2, delay_ms=500)),
-    ],
-)
-def test_when_the_next_attempt_is_made(
-    changes: dict[str, object], wish_s: float | None, retry: RequestRetry | None
-) -> None:
-    assert retry_after(evolve(FAILED, **changes), wish_s, Limits(attempts_per_step=9)) == retry
-
-
-@pytest.mark.parametrize("bad", [{"retry_base_ms": 2, "retry_max_ms": 1}, {"parallel_tools": 0}, {"model_idle_s": 0}])
+@pytest.mark.parametrize("bad", [{"parallel_tools": 0}, {"model_idle_s": 0}])
 def test_limits_that_make_no_sense_are_refused(bad: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must be"):
         Limits(**bad)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from flightlog import Limits, tool
 from flightlog.testing import Attempts, FakeModel, calls, words
 from flightlog_hookspecs import BlockEnd, BlockStart, Finish, TextBlock, TextDelta, ThinkingBlock, ThinkingDelta
 from flightlog_hookspecs.events import AssistantMessage, RequestFailed, StepStart, ToolCall, TurnEnd
-from support.kernels import events_of, kinds_of, session_of, verified
+from support.kernels import SOON, events_of, kinds_of, session_of, verified
 
 ONCE = Limits(attempts_per_step=1)
 THOUGHT = [
@@ -74,7 +74,7 @@ async def test_an_answer_without_words_is_a_failure_and_never_an_empty_message(
 
 async def test_an_empty_answer_is_asked_for_again(tmp_path: Path) -> None:
     model = FakeModel([Attempts(([Finish(reason="stop")], words("Now.")))])
-    async with session_of(tmp_path / "a.db", model, limits=Limits(retry_base_ms=1)) as session:
+    async with session_of(tmp_path / "a.db", model, plugins=[SOON]) as session:
         await session.followup("hi")
         turn = await session.run()
     assert (turn.reason, turn.text) == ("completed", "Now.")

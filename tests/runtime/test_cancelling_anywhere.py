@@ -16,10 +16,12 @@ from flightlog.testing import Attempts, FakeModel, calls, words
 from flightlog_hookspecs import Tool, ToolContext
 from flightlog_hookspecs.errors import ProviderError
 from flightlog_hookspecs.events import ToolResult, TurnEnd
+from flightlog_plugins.retry import Retry
 from support.conversation import assert_at_rest, assert_effects
 from support.kernels import session_of, trio_clock
 
-LIMITS = Limits(retry_base_ms=50, delta_flush_ms=5, cancel_grace_s=0.05, parallel_tools=2)
+LIMITS = Limits(delta_flush_ms=5, cancel_grace_s=0.05, parallel_tools=2)
+RETRY = Retry(base_s=0.05, random=lambda: 1.0)
 
 
 @define
@@ -59,7 +61,7 @@ class World:
     async def run(self, **options: Any) -> None:
         """Two messages and a run that may be cancelled while `session` is set; then the session must go on."""
         async with session_of(
-            self.path, self.model(), *self.tools(), limits=LIMITS, clock=trio_clock(), **options
+            self.path, self.model(), *self.tools(), limits=LIMITS, plugins=[RETRY], clock=trio_clock(), **options
         ) as session:
             await session.followup("first")
             await session.followup("second")

@@ -32,7 +32,7 @@ def model() -> FakeModel:
 
 
 async def talked(path: Path, turns: int = 2) -> None:
-    async with kernels.session_of(path, model(), look) as session:
+    async with kernels.session_of(path, model(), look, plugins=[kernels.SOON]) as session:
         for number in range(turns):
             await session.followup(f"message {number}")
             assert (await session.run()).reason == "completed"

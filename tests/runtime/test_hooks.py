@@ -22,6 +22,7 @@ from flightlog_hookspecs import (
     Continue,
     Deny,
     FailedRequest,
+    Failure,
     FinishedCall,
     Hook,
     Point,
@@ -41,6 +42,7 @@ from flightlog_hookspecs.events import (
     PluginFault,
     Record,
     RequestHeader,
+    RequestRetry,
     RequestSent,
     ToolCall,
     ToolResult,
@@ -257,12 +259,74 @@ async def test_another_model_takes_over_for_the_rest_of_the_turn(tmp_path: Path)
     ]
 
 
-async def test_a_switch_to_a_model_that_is_not_there_is_the_hooks_fault(tmp_path: Path) -> None:
+async def test_another_model_beats_another_attempt_and_the_first_of_equals_counts(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    bad = [ProviderError("bad_request", "odd")]
-    async with hooked(path, {"on_request_error": lambda failed: Switch("nowhere:n")}, bad) as session:
-        assert (await session.run()).code == "bad_request"
-    assert faults(path) == ["on_request_error on_request_error"]
+    answers = [None, Retry(900.0), Switch("other:n"), Switch("fake:k"), Retry()]
+    hooks = [
+        Hook(point="on_request_error", body=lambda failed, answer=answer: answer, name=f"{answer}")
+        for answer in answers
+    ]
+    reply = Attempts(([ProviderError("bad_request", "odd")], words("ok")))
+    async with hooked(path, hooks, reply) as session:
+        assert (await session.run()).text == "ok"
+    (retry,) = events_of(path, RequestRetry)
+    assert (retry.model, retry.delay_ms) == ("other:n", 0)
+
+
+async def test_hooks_are_shown_all_that_failed_in_the_step_with_which_model(tmp_path: Path) -> None:
+    path, seen = tmp_path / "a.db", list[FailedRequest]()
+    kinds = ["overloaded", "server", "cut"]
+
+    async def move(failed: FailedRequest) -> Retry | Switch:
+        seen.append(failed)
+        return Switch("other:n") if len(seen) % 3 == 2 else Retry()
+
+    failing = Attempts((*([ProviderError(kind, "odd")] for kind in kinds), calls(("pay", {"to": "ada"}))))
+    async with hooked(
+        path, {"on_request_error": move}, failing, failing, words("ok"), limits=Limits(attempts_per_step=9)
+    ) as session:
+        assert (await session.run()).text == "ok"
+    first = [Failure(model="fake:m", kind=kind) for kind in kinds[:2]] + [Failure(model="other:n", kind="cut")]
+    second = [Failure(model="other:n", kind=kind) for kind in kinds]
+    expected = [tuple(failures[:count]) for failures in (first, second) for count in (1, 2, 3)]
+    assert [failed.failures for failed in seen] == expected
+    assert all(failed.failures[-1] == Failure(model=failed.model, kind=failed.failure) for failed in seen)
+
+
+async def test_a_hook_lets_another_model_serve_the_step_and_the_rest_of_the_turn(tmp_path: Path) -> None:
+    path, shown = tmp_path / "a.db", list[tuple[str, str]]()
+
+    async def choose(view: StepView) -> Switch | None:
+        shown.append((view.model, view.session_model))
+        return Switch("other:n") if view.turn == 1 and view.step == 1 else None
+
+    replies = (calls(("pay", {"to": "ada"})), words("Fine."))
+    async with hooked(path, {"before_step": choose}, *replies) as session:
+        assert (await session.run()).text == "Fine."
+        await session.followup("again")
+        await session.run()
+    assert shown == [("fake:m", "fake:m"), ("other:n", "fake:m"), ("fake:m", "fake:m")]
+    with flightlog.open_log(path, discover=False) as log:
+        heads = [log.session("s").request(turn, step).head for turn, step in ((1, 1), (1, 2), (2, 1))]
+    assert [f"{head.adapter}:{head.model}" for head in heads] == ["other:n", "other:n", "fake:m"]
+    assert verified(path, FakeModel([]), FakeModel([], name="other"))
+
+
+@pytest.mark.parametrize("point", ["before_step", "on_request_error"])
+@pytest.mark.parametrize("answer", [Switch("nowhere:n"), Switch("other"), Switch("other:n", after_s=-1.0)], ids=str)
+async def test_a_switch_that_cannot_be_made_is_the_hooks_fault(tmp_path: Path, point: Point, answer: Switch) -> None:
+    path = tmp_path / "a.db"
+    async with hooked(path, {point: lambda view: answer}, [ProviderError("server", "odd")]) as session:
+        assert (await session.run()).reason == ("blocked" if point == "before_step" else "error")
+    assert faults(path) == [f"{point} {point}"]
+
+
+async def test_a_switch_before_a_step_does_not_wait(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    async with hooked(path, {"before_step": lambda view: Switch("other:n", after_s=1.0)}) as session:
+        assert (await session.run()).reason == "blocked"
+    (fault,) = events_of(path, PluginFault)
+    assert fault.error.endswith("a step that is about to begin does not wait")
 
 
 async def test_retries_by_hooks_end_where_the_limits_do(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
@@ -274,9 +338,7 @@ async def test_retries_by_hooks_end_where_the_limits_do(tmp_path: Path, autojump
         return Retry(1.0)
 
     bad = [ProviderError("overloaded", "odd")]
-    async with hooked(
-        path, {"on_request_error": again}, bad, limits=Limits(attempts_per_step=4, retry_base_ms=1)
-    ) as session:
+    async with hooked(path, {"on_request_error": again}, bad, limits=Limits(attempts_per_step=4)) as session:
         assert (await session.run()).reason == "error"
     assert left == [3, 2, 1, 0]
 
@@ -407,8 +469,9 @@ async def test_a_broken_hook_costs_its_answer_only(
     path, healthy = tmp_path / "a.db", list[object]()
     failing = [ProviderError("overloaded", "busy")] if point == "on_request_error" else []
 
-    async def note(view: object) -> None:
+    async def note(view: object) -> Retry | None:
         healthy.append(view)
+        return Retry() if failing else None
 
     hooks = [
         Hook(point=point, body=WRONGS[how], name="broken", limit_s=0.01),

@@ -204,7 +204,6 @@ async def test_a_head_token_that_the_log_does_not_hold_is_refused(tmp_path: Path
         {"delta_flush_ms": 0},
         {"model_idle_s": 0},
         {"cancel_grace_s": -1},
-        {"retry_base_ms": 10, "retry_max_ms": 5},
     ],
 )
 def test_limits_out_of_range_are_refused_when_they_are_made(wrong: dict[str, int]) -> None:

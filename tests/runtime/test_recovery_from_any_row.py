@@ -35,11 +35,11 @@ from flightlog_hookspecs.events import (
 from flightlog_hookspecs.tools import REPEATABLE
 from support.conversation import assert_at_rest, assert_conversation
 from support.cutting import cut_log
-from support.kernels import records_of, session_of
+from support.kernels import SOON, records_of, session_of
 
 GIVEN = FileBlock.of(b"\x89PNG of a cat", name="cat.png")
 FOUND = FileBlock.of(b"%PDF of a dog", name="dog.pdf")
-LIMITS = Limits(retry_base_ms=1, delta_flush_ms=1, cancel_grace_s=0)
+LIMITS = Limits(delta_flush_ms=1, cancel_grace_s=0)
 
 
 KNOWN = {file.sha256: file for file in (GIVEN, FOUND)}
@@ -104,18 +104,18 @@ def model_of_the_run() -> FakeModel:
 async def rich_run(path: Path) -> None:
     """Write it, in three openings, with a message left in the inbox."""
     cast, model = Cast(), model_of_the_run()
-    async with session_of(path, model, *cast.tools(), limits=LIMITS) as session:
+    async with session_of(path, model, *cast.tools(), limits=LIMITS, plugins=[SOON]) as session:
         await session.followup((TextBlock(text="do it all"), GIVEN))
         await session.followup("x" * 70_000)
         with trio.move_on_after(10):  # by then the third answer hangs
             await session.run()
-    async with session_of(path, model, *cast.tools(), limits=LIMITS) as session:
+    async with session_of(path, model, *cast.tools(), limits=LIMITS, plugins=[SOON]) as session:
         await session.followup("hang")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.run)
             await cast.hang.wait()
             session.cancel()
-    async with session_of(path, model, *cast.tools(), limits=LIMITS) as session:
+    async with session_of(path, model, *cast.tools(), limits=LIMITS, plugins=[SOON]) as session:
         await session.followup("fail")
         await session.run()
         await session.followup((GIVEN, TextBlock(text="left waiting")))
@@ -187,7 +187,7 @@ def text_deltas(path: Path) -> dict[int, str]:
 async def open_and_close(path: Path, rows: int, *tools: Tool) -> list[Record]:
     """Open the session, which holds `rows` rows, and leave it; returns what that added. Nothing runs."""
     model = FakeModel([])
-    async with session_of(path, model, *tools, limits=LIMITS):
+    async with session_of(path, model, *tools, limits=LIMITS, plugins=[SOON]):
         pass
     assert model.requests == []
     return records_of(path)[rows:]
@@ -210,7 +210,7 @@ def check_added(added: list[Record], expected: Expected) -> None:
 async def go_on(path: Path) -> None:
     """Run what waits and one more message; the request is well-formed."""
     model = FakeModel([words("Going on.")] * 50)
-    async with session_of(path, model, limits=LIMITS) as session:
+    async with session_of(path, model, limits=LIMITS, plugins=[SOON]) as session:
         await session.followup("go on")
         turn = await session.run()
         assert (turn.reason, turn.text) == ("completed", "Going on.")

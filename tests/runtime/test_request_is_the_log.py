@@ -14,16 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import flightlog
-from flightlog import Limits, Session, tool
+from flightlog import Session, tool
 from flightlog.core.state import State
 from flightlog.testing import Attempts, Bundle, Cue, FakeModel, calls, words
 from flightlog_hookspecs import Finish, Head, Message, PromptSection, TextBlock, Tool
 from flightlog_hookspecs.errors import InvariantViolation, ProviderError
 from flightlog_hookspecs.events import RequestHeader, RequestSent, ToolResult, TurnEnd, UserMessage
-from support.kernels import events_of, opened, records_of, session_of, verified
+from support.kernels import SOON, events_of, opened, records_of, session_of, verified
 from support.memory_folder import subfolder
-
-FAST = Limits(retry_base_ms=1, retry_max_ms=1)
 
 
 @tool(mode="parallel", effect="read")
@@ -64,11 +62,11 @@ async def test_every_request_is_rebuilt_from_the_log_byte_for_byte(
     model = FakeModel([reply(step, failures) for _, steps in turns for step, failures in steps])
     if reopen:
         for text, _ in turns:
-            async with session_of(path, model, look, fail, limits=FAST) as session:
+            async with session_of(path, model, look, fail, plugins=[SOON]) as session:
                 await session.followup(text)
                 await session.run()
     else:
-        async with session_of(path, model, look, fail, limits=FAST) as session:
+        async with session_of(path, model, look, fail, plugins=[SOON]) as session:
             for text, _ in turns:
                 await session.followup(text)
             await session.run()

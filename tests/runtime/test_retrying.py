@@ -1,4 +1,4 @@
-"""Failed attempts: what is retried, when, how often, and what stays of them."""
+"""Failed attempts: what is retried with the plugin that retries, when, how often, and what stays of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from flightlog_hookspecs.events import (
     StepStart,
     TurnEnd,
 )
-from support.kernels import events_of, kinds_of, records_of, session_of, trio_clock, verified
+from flightlog_plugins.retry import Retry
+from support.kernels import RETRY, events_of, kinds_of, records_of, session_of, trio_clock, verified
 
 KINDS: tuple[FailureKind, ...] = FailureKind.__args__
 
@@ -28,7 +29,7 @@ KINDS: tuple[FailureKind, ...] = FailureKind.__args__
 async def test_an_attempt_that_dies_in_mid_stream_leaves_only_evidence(tmp_path: Path, autojump_clock: object) -> None:
     dying = [*words("x" * 20, chunk=1)[:-1], ProviderError("transport", "connection reset")]
     model = FakeModel([Attempts((dying, words("The answer.")))])
-    async with session_of(tmp_path / "a.db", model, clock=trio_clock()) as session:
+    async with session_of(tmp_path / "a.db", model, plugins=[RETRY], clock=trio_clock()) as session:
         await session.followup("hi")
         turn = await session.run()
     assert (turn.reason, turn.text) == ("completed", "The answer.")
@@ -48,7 +49,7 @@ async def test_a_retry_writes_failure_and_plan_in_one_append_then_the_next_attem
     tmp_path: Path, autojump_clock: object
 ) -> None:
     model = FakeModel([Attempts(([ProviderError("overloaded", "529")], words("Ok.")))])
-    async with session_of(tmp_path / "a.db", model) as session:
+    async with session_of(tmp_path / "a.db", model, plugins=[RETRY]) as session:
         await session.followup("hi")
         await session.run()
     kinds = kinds_of(tmp_path / "a.db")
@@ -69,7 +70,7 @@ async def test_each_failure_kind_is_retried_or_ends_the_turn_by_the_table(
     tmp_path: Path, autojump_clock: object, kind: FailureKind
 ) -> None:
     model = FakeModel([Attempts(([ProviderError(kind, "planted")], words("Ok.")))])
-    async with session_of(tmp_path / "a.db", model) as session:
+    async with session_of(tmp_path / "a.db", model, plugins=[RETRY]) as session:
         await session.followup("hi")
         turn = await session.run()
         (failed,) = events_of(tmp_path / "a.db", RequestFailed)
@@ -85,14 +86,14 @@ async def test_each_failure_kind_is_retried_or_ends_the_turn_by_the_table(
 
 async def test_the_adapter_may_overrule_the_table(tmp_path: Path, autojump_clock: object) -> None:
     model = FakeModel([Attempts(([ProviderError("bad_request", "try again", retryable=True)], words("Ok.")))])
-    async with session_of(tmp_path / "a.db", model) as session:
+    async with session_of(tmp_path / "a.db", model, plugins=[RETRY]) as session:
         await session.followup("hi")
         assert (await session.run()).reason == "completed"
 
 
 async def test_attempts_are_limited_and_the_last_failure_ends_the_turn(tmp_path: Path, autojump_clock: object) -> None:
     model = FakeModel([[ProviderError("server", "500")]])
-    async with session_of(tmp_path / "a.db", model, limits=Limits(attempts_per_step=4)) as session:
+    async with session_of(tmp_path / "a.db", model, plugins=[RETRY], limits=Limits(attempts_per_step=4)) as session:
         await session.followup("hi")
         turn = await session.run()
     assert (turn.reason, turn.code, turn.message) == ("error", "server", "500")
@@ -106,32 +107,50 @@ async def test_delays_double_up_to_the_limit_and_respect_what_the_provider_asks(
     failing = [[ProviderError("server", "500")]] * 3
     asked = [ProviderError("rate_limit", "429", retry_after_s=7.5)]
     model = FakeModel([Attempts((*failing, asked, words("Ok.")))])
-    limits = Limits(attempts_per_step=5, retry_base_ms=100, retry_max_ms=300)
-    async with session_of(tmp_path / "a.db", model, limits=limits, clock=trio_clock()) as session:
+    retry, limits = Retry(base_s=0.1, max_s=0.3, random=lambda: 1.0), Limits(attempts_per_step=5)
+    async with session_of(tmp_path / "a.db", model, plugins=[retry], limits=limits, clock=trio_clock()) as session:
         await session.followup("hi")
         await session.run()
-    assert [event.delay_ms for event in events_of(tmp_path / "a.db", RequestRetry)] == [100, 200, 300, 7500]
+    assert [event.delay_ms for event in events_of(tmp_path / "a.db", RequestRetry)] == [100, 200, 300, 7650]
     sent = [record.at_us for record in records_of(tmp_path / "a.db") if isinstance(record.event, RequestSent)]
-    assert [(after - before) // 1000 for before, after in pairwise(sent)] == [100, 200, 300, 7500]
+    assert [(after - before) // 1000 for before, after in pairwise(sent)] == [100, 200, 300, 7650]
 
 
-@pytest.mark.parametrize("wish", [float("nan"), float("inf"), -5.0, 0.0, 1e300, "soon"])
+@pytest.mark.parametrize("wish", [float("nan"), float("inf"), -5.0, 0.0, "soon"])
 async def test_a_senseless_wish_of_the_provider_neither_crashes_nor_stalls_the_loop(
     tmp_path: Path, autojump_clock: object, wish: float
 ) -> None:
     model = FakeModel([Attempts(([ProviderError("rate_limit", "429", retry_after_s=wish)], words("Ok.")))])
-    async with session_of(tmp_path / "a.db", model, clock=trio_clock()) as session:
+    async with session_of(tmp_path / "a.db", model, plugins=[RETRY], clock=trio_clock()) as session:
         await session.followup("hi")
         turn = await session.run()
     assert turn.text == "Ok."
     (retry,) = events_of(tmp_path / "a.db", RequestRetry)
-    assert 0 <= retry.delay_ms <= 24 * 3600 * 1000
+    assert retry.delay_ms == 500
+
+
+async def test_a_wish_beyond_all_patience_ends_the_turn_which_says_it(tmp_path: Path) -> None:
+    model = FakeModel([[ProviderError("rate_limit", "429", retry_after_s=1e300)]])
+    async with session_of(tmp_path / "a.db", model, plugins=[RETRY]) as session:
+        await session.followup("hi")
+        turn = await session.run()
+    assert (turn.code, turn.message) == ("rate_limit", "429; the provider asks to wait 86400 s")
+    assert len(model.requests) == 1
+
+
+async def test_a_kernel_without_a_plugin_that_retries_does_not(tmp_path: Path) -> None:
+    model = FakeModel([Attempts(([ProviderError("overloaded", "529")], words("Ok.")))])
+    async with session_of(tmp_path / "a.db", model) as session:
+        await session.followup("hi")
+        turn = await session.run()
+    assert (turn.reason, turn.code) == ("error", "overloaded")
+    assert events_of(tmp_path / "a.db", RequestRetry) == []
 
 
 async def test_a_cancel_during_the_back_off_ends_at_once(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
     """Virtual time stands still here: whoever waited out the delay would wait for ever."""
     model = FakeModel([[ProviderError("server", "500")]])
-    async with session_of(tmp_path / "a.db", model, clock=trio_clock()) as session:
+    async with session_of(tmp_path / "a.db", model, plugins=[RETRY], clock=trio_clock()) as session:
         await session.followup("hi")
         async with trio.open_nursery() as nursery:
             turns: list[object] = []
@@ -150,7 +169,7 @@ async def test_a_cancel_during_the_back_off_ends_at_once(tmp_path: Path, mock_cl
 
 async def test_after_a_failed_turn_the_session_lives(tmp_path: Path) -> None:
     model = FakeModel([Attempts(([ProviderError("auth", "no key")],))])
-    async with session_of(tmp_path / "a.db", model) as session:
+    async with session_of(tmp_path / "a.db", model, plugins=[RETRY]) as session:
         await session.followup("hi")
         turn = await session.run()
         assert (turn.reason, turn.code, turn.message) == ("error", "auth", "no key")
@@ -165,7 +184,9 @@ async def test_after_a_failed_turn_the_session_lives(tmp_path: Path) -> None:
 async def test_a_silent_model_times_out_and_is_retried(tmp_path: Path, autojump_clock: object) -> None:
     silent = [*words("Half"), trio.sleep_forever]
     model = FakeModel([Attempts((silent, words("Whole.")))])
-    async with session_of(tmp_path / "a.db", model, limits=Limits(model_idle_s=30.0), clock=trio_clock()) as session:
+    async with session_of(
+        tmp_path / "a.db", model, plugins=[RETRY], limits=Limits(model_idle_s=30.0), clock=trio_clock()
+    ) as session:
         await session.followup("hi")
         turn = await session.run()
     assert turn.text == "Whole."
@@ -179,7 +200,7 @@ async def test_a_slow_model_that_keeps_talking_does_not_time_out(tmp_path: Path,
 
     slow = [cue for delta in words("A long answer.", chunk=1) for cue in (pause, delta)]
     async with session_of(
-        tmp_path / "a.db", FakeModel([slow]), limits=Limits(model_idle_s=30.0), clock=trio_clock()
+        tmp_path / "a.db", FakeModel([slow]), plugins=[RETRY], limits=Limits(model_idle_s=30.0), clock=trio_clock()
     ) as session:
         await session.followup("hi")
         turn = await session.run()

@@ -19,6 +19,7 @@ from flightlog.testing import Bundle, fixed_clock
 from flightlog_hookspecs import Tool
 from flightlog_hookspecs.errors import DiskFull
 from flightlog_hookspecs.events import Event, Record, ToolResult
+from flightlog_plugins.retry import Retry
 
 E = TypeVar("E", bound=Event)
 _ids = count(1)
@@ -28,6 +29,11 @@ def new_id() -> str:
     """An id that no other kernel of this process has used: logs are opened again by further kernels."""
     return f"{next(_ids):032x}"
 
+
+RETRY = Retry(random=lambda: 1.0)
+"""Retries without chance, after 0.5 s, 1 s, 2 s, ..."""
+SOON = Retry(base_s=0.0, max_s=0.0)
+"""Retries at once, for tests in real time."""
 
 Path = str | os.PathLike[str]
 Fails = Callable[[bool, Sequence[Sequence[Any]]], bool]
@@ -39,17 +45,18 @@ async def opened(
     model: object,
     *tools: Tool,
     sections: Sequence[Any] = (),
+    plugins: Sequence[object] = (),
     clock: Clock | None = None,
     on_boundary: Boundary = no_boundary,
     workspace: Path | None = None,
 ) -> AsyncIterator[Kernel]:
-    """A kernel with `model` (or several) and `tools`, and nothing discovered."""
+    """A kernel with `model` (or several), `tools` and `plugins`, and nothing discovered: so nothing is retried."""
     models = model if isinstance(model, (list, tuple)) else [model]
     bundle = Bundle(adapters=models, tools=tools, sections=sections)
     async with flightlog.open_kernel(
         path,
         discover=False,
-        plugins=[bundle],
+        plugins=[bundle, *plugins],
         clock=clock or evolve(fixed_clock(), new_id=new_id),
         on_boundary=on_boundary,
         workspace=workspace,

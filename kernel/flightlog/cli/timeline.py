@@ -137,7 +137,7 @@ def described(event: Event, width: int = _DESCRIPTION_MAX_CHARS) -> str:
         case RequestFailed():
             return f"attempt {event.attempt}, {event.failure}: {one_line(event.message)}"
         case RequestRetry():
-            return f"attempt {event.attempt} follows in {duration(event.delay_ms * 1000)}"
+            return f"attempt {event.attempt} follows in {duration(event.delay_ms * 1000)}{with_model(event)}"
         case AssistantDelta():
             return _streamed([piece.text for piece in event.pieces], width)
         case AssistantMessage():
@@ -152,6 +152,11 @@ def described(event: Event, width: int = _DESCRIPTION_MAX_CHARS) -> str:
             return one_line(event.data)
         case _:
             return ""
+
+
+def with_model(event: RequestRetry) -> str:
+    """Which other model the attempt is made with, if it is."""
+    return f" with {one_line(event.model)}" if event.model else ""
 
 
 def _continues(one: Event, other: Event) -> bool:

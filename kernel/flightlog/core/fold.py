@@ -41,6 +41,7 @@ from flightlog_hookspecs.events import (
     TurnStart,
     UserMessage,
 )
+from flightlog_hookspecs.hooks import Failure
 from flightlog_hookspecs.stream import Usage
 
 
@@ -133,7 +134,9 @@ def _sent(state: State, event: RequestSent, seq: int, epoch: int) -> State:
 
 
 def _failed(state: State, event: RequestFailed, seq: int, epoch: int) -> State:
-    return changed(state, step=changed(_step(state), phase="failed", failed=event))
+    step = _step(state)
+    failures = (*step.failures, Failure(model=state.model, kind=event.failure))
+    return changed(state, step=changed(step, phase="failed", failed=event, failures=failures))
 
 
 def _retry(state: State, event: RequestRetry, seq: int, epoch: int) -> State:

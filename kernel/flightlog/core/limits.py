@@ -68,10 +68,7 @@ class Limits:
     steps_per_turn: int = _count(100)
     """A turn that needs more steps ends with reason `max_steps`."""
     attempts_per_step: int = _count(3)
-    """Attempts at one request, the first included."""
-    retry_base_ms: int = _count(500)
-    """Delay before the second attempt; doubles with each further one."""
-    retry_max_ms: int = _count(30_000)
+    """Attempts at one request, the first included, whoever asks for more. A plugin decides whether there are any."""
     model_idle_s: float = _positive(600.0)
     """An attempt that yields nothing for this long fails as `timeout`."""
     parallel_tools: int = _count(8)
@@ -81,7 +78,3 @@ class Limits:
     """A longer result is spilled to a blob; the model sees its beginning and end."""
     tool_output_max_bytes: int = _count(64 * 1024 * 1024)
     """A result larger than this is an error result and is not kept."""
-
-    def __attrs_post_init__(self) -> None:
-        if self.retry_max_ms < self.retry_base_ms:
-            raise ValueError("retry_max_ms must be at least retry_base_ms")

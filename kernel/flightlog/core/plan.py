@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
 
 from attrs import frozen
 
@@ -27,7 +26,6 @@ from flightlog_hookspecs.events import (
     Event,
     InboxSplice,
     RequestFailed,
-    RequestRetry,
     Slot,
     StepEnd,
     StepStart,
@@ -118,16 +116,6 @@ def plan(state: State, limits: Limits) -> Action:
             # Only a crash leaves an attempt open. `on_crash="close"` has ended it before planning;
             # `on_crash="continue"` will end it here with request/failed{interrupted} and go on.
             raise InvariantViolation(f"attempt {step.attempt} is open, but nothing is in flight")
-
-
-def retry_after(failed: RequestFailed, retry_after_s: float | None, limits: Limits) -> RequestRetry | None:
-    """The retry that follows a failed attempt, or None when it was final or the last one allowed."""
-    if not failed.retryable or failed.attempt >= limits.attempts_per_step:
-        return None
-    delay_ms = min(limits.retry_base_ms * 2 ** (failed.attempt - 1), limits.retry_max_ms)
-    if retry_after_s is not None and isfinite(retry_after_s):
-        delay_ms = max(delay_ms, round(retry_after_s * 1000))
-    return RequestRetry(attempt=failed.attempt + 1, delay_ms=delay_ms)
 
 
 def _between_steps(state: State, limits: Limits) -> Action:

@@ -24,6 +24,7 @@ from flightlog_hookspecs.events import (
     ToolCall,
     TurnEnd,
 )
+from flightlog_hookspecs.hooks import Failure
 from flightlog_hookspecs.stream import Usage
 from flightlog_hookspecs.tools import Outcome
 
@@ -83,13 +84,17 @@ class Call:
 
 @frozen(kw_only=True, slots=False)
 class Step:
-    """The open step. `attempt` is the number of the last request sent in it, 0 for none yet."""
+    """The open step. `attempt` is the number of the last request sent in it, 0 for none yet.
+
+    `failures` holds an entry for each attempt that failed, in order; `failed` is the last attempt's.
+    """
 
     number: int
     attempt: int = 0
     attempt_seq: int = 0
     phase: AttemptPhase = "none"
     failed: RequestFailed | None = None
+    failures: tuple[Failure, ...] = ()
     retry: RequestRetry | None = None
     message: AssistantMessage | None = None
     message_seq: int = 0
@@ -149,6 +154,11 @@ class State:
     def invocations(self) -> str:
         """What the invocation ids of calls made now begin with. Calls in rows that were lost had another."""
         return f"{self.uid}.{self.repair}" if self.repair else self.uid
+
+    @property
+    def model(self) -> str:
+        """The newest head's, as "adapter:model"; "" before the first."""
+        return f"{self.header.head.adapter}:{self.header.head.model}" if self.header else ""
 
     @property
     def suspended(self) -> bool:

@@ -12,7 +12,6 @@ from flightlog.core.request import changes
 from flightlog.core.state import State
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.prompting import Prompt
-from flightlog.runtime.registry import Registry
 from flightlog.runtime.surroundings import Surroundings
 from flightlog_hookspecs.events import (
     Event,
@@ -44,7 +43,8 @@ class Briefing:
         state = journal.state
         assert state.step is not None, "requests are made inside a step"
         if state.header is not None and state.step.attempt:
-            await journal.append(lambda state: _switched(state, self._around.registry))
+            retry = state.step.retry
+            await journal.append(*self._switched(state, retry.model if retry else ""))
             return ""
         anew = state.header is None or state.step.number == 1
         static, runtime, faults = await self._prompt.rendered(given(state), anew=anew)
@@ -60,12 +60,26 @@ class Briefing:
         if not self._around.hooks.any_at("before_step"):
             return ""
         view = StepView(
-            session=journal.session, turn=state.turn, step=state.step.number, messages=journal.history.messages()
+            session=journal.session,
+            turn=state.turn,
+            step=state.step.number,
+            model=journal.state.model,
+            session_model=self._model,
+            messages=journal.history.messages(),
         )
         opinion = await self._around.hooks.before_step(view)
         added = [UserMessage(message_id=new_id(), content=content, source="plugin") for content in opinion.added]
-        await journal.append(*opinion.faults, *added)
+        switched = () if opinion.veto else self._switched(journal.state, opinion.model)
+        await journal.append(*opinion.faults, *added, *switched)
         return opinion.veto
+
+    def _switched(self, state: State, model: str) -> Sequence[RequestHeader]:
+        """The head of `model`, when that is named and not the one in force."""
+        if state.header is None or model in ("", state.model):
+            return ()
+        adapter, name = self._around.registry.adapter_of(model)
+        head = evolve(state.header.head, adapter=adapter.item.name, model=name)
+        return (RequestHeader(head=head, reason=changes(state.header, head), sections=state.header.sections),)
 
 
 def _told(state: State, texts: Mapping[str, str], new_id: Callable[[], str]) -> list[UserMessage]:
@@ -85,13 +99,3 @@ def _changed_plugins(logged: Sequence[PluginVersion], registered: Sequence[Plugi
         *(PluginUnloaded(plugin=plugin.name, version=plugin.version) for plugin in gone.elements()),
         *(PluginLoaded(plugin=plugin.name, version=plugin.version) for plugin in new.elements()),
     ]
-
-
-def _switched(state: State, registry: Registry) -> Sequence[Event]:
-    """The head of the model that the next attempt is to be made with, when it is another one."""
-    retry, header = state.step.retry if state.step else None, state.header
-    if retry is None or header is None or retry.model in ("", f"{header.head.adapter}:{header.head.model}"):
-        return ()
-    adapter, model = registry.adapter_of(retry.model)
-    head = evolve(header.head, adapter=adapter.item.name, model=model)
-    return (RequestHeader(head=head, reason=changes(header, head), sections=header.sections),)

@@ -59,9 +59,10 @@ class Ruling:
 
 @frozen(kw_only=True)
 class Opinion:
-    """What the hooks at a point said together: whether to go on, and what to tell the model besides."""
+    """What the hooks at a point said together: whether to go on, with which model, and what to tell it besides."""
 
     veto: str = ""
+    model: str = ""
     added: tuple[tuple[Block, ...], ...] = ()
     faults: tuple[PluginFault, ...] = ()
 
@@ -77,7 +78,7 @@ class Amended:
 
 @frozen(kw_only=True)
 class Advice:
-    """What to do about a failed request; None leaves it to the session's limits."""
+    """What to do about a failed request; None is nothing: it ends its turn."""
 
     answer: Retry | Switch | None = None
     faults: tuple[PluginFault, ...] = ()
@@ -96,7 +97,7 @@ class Hooks:
         return bool(self._registry.hooks(point))
 
     async def before_step(self, view: StepView) -> Opinion:
-        """Whether the step may begin, and what the model is told besides."""
+        """Whether the step may begin, with which model, and what that is told besides."""
         return await self._opinion("before_step", view)
 
     async def before_request(self, view: RequestView) -> Opinion:
@@ -134,21 +135,17 @@ class Hooks:
         return amended
 
     async def on_request_error(self, failed: FailedRequest) -> Advice:
-        """What to do about a failed request: the first answer counts."""
-        faults: list[PluginFault] = []
-        advice: Retry | Switch | None = None
+        """What to do about a failed request. Switch beats Retry, the first of equals counts."""
+        advice = Advice()
         for hook in self._registry.hooks("on_request_error"):
-            answer = await self._asked(hook, failed)
-            if isinstance(answer, Switch):
-                try:
-                    self._registry.adapter_of(answer.model)
-                except UsageError as error:
-                    answer = self._fault(hook, str(error))
-            if isinstance(answer, PluginFault):
-                faults.append(answer)
-            elif advice is None and isinstance(answer, (Retry, Switch)):
-                advice = answer
-        return Advice(answer=advice, faults=tuple(faults))
+            match await self._asked(hook, failed):
+                case PluginFault() as fault:
+                    advice = evolve(advice, faults=(*advice.faults, fault))
+                case Switch() as answer if not isinstance(advice.answer, Switch):
+                    advice = evolve(advice, answer=answer)
+                case Retry() as answer if advice.answer is None:
+                    advice = evolve(advice, answer=answer)
+        return advice
 
     async def turn_stopping(self, turn: StoppingTurn) -> Opinion:
         """What the model is told instead of stopping, if anything."""
@@ -168,6 +165,8 @@ class Hooks:
                         opinion = evolve(opinion, veto=f"the guard {hook.item.name!r} failed")
                 case Veto(reason=reason) if not opinion.veto:
                     opinion = evolve(opinion, veto=reason or f"the guard {hook.item.name!r} said no")
+                case Switch(model=model) if not opinion.model:
+                    opinion = evolve(opinion, model=model)
                 case Append(content=content) | Continue(content=content):
                     opinion = evolve(opinion, added=(*opinion.added, content))
         return opinion
@@ -183,14 +182,26 @@ class Hooks:
         except Failed as failed:
             error = str(failed)
         else:
-            if answer is None or (isinstance(answer, ANSWERS[hook.point]) and _is_sound(answer)):
+            error = self._objection(hook.point, answer)
+            if not error:
                 return self._redacted(answer)
-            error = f"returned {answer!r:.200}, which is no answer at {hook.point}"
-        return self._fault(registered, error)
+        error = self._redacting.text(error)
+        return PluginFault(plugin=plugin.name, hook=f"{hook.point} {hook.name}", error=error)
 
-    def _fault(self, registered: Registered[Hook], error: str) -> PluginFault:
-        hook, said = registered.item, self._redacting.text(error)
-        return PluginFault(plugin=registered.plugin.name, hook=f"{hook.point} {hook.name}", error=said)
+    def _objection(self, point: Point, answer: object) -> str:
+        """Why `answer` does not do at `point`; "" when it does."""
+        if answer is None:
+            return ""
+        if not isinstance(answer, ANSWERS[point]) or not _is_sound(answer):
+            return f"returned {answer!r:.200}, which is no answer at {point}"
+        if isinstance(answer, Switch):
+            if point == "before_step" and answer.after_s:
+                return f"returned {answer!r:.200}, but a step that is about to begin does not wait"
+            try:
+                self._registry.adapter_of(answer.model)
+            except UsageError as error:
+                return str(error)
+        return ""
 
     def _redacted(self, answer: object) -> object:
         """What an answer says, redacted. Arguments are what a call runs with, and a result is redacted as all are."""

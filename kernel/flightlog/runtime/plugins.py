@@ -57,17 +57,20 @@ def load_plugins(*, discover: Discover, plugins: Sequence[object]) -> Registry:
         ),
         f"discover must be True, False or the names of entry points, not {discover!r}",
     )
-    for plugin in plugins:
-        _enter(registry, plugin)
+    passed_in = [_enter(registry, plugin) for plugin in plugins]
     if not isinstance(names, bool):
         quarantine.discover(registry, names, offered)
+    for offer in passed_in:
+        _check_models(registry, offer)  # of adapters that may have been discovered just now
     return registry
 
 
 def register(registry: Registry, plugin: object) -> Registration:
     """Register `plugin` in the scope of `registry`. Raises `PluginError`, and nothing is registered."""
     registry.check_thread()
-    return Registration(registry, _enter(registry, plugin))
+    offer = _enter(registry, plugin)
+    _check_models(registry, offer)
+    return Registration(registry, offer)
 
 
 def _enter(registry: Registry, plugin: object) -> Offer:
@@ -81,6 +84,17 @@ def _enter(registry: Registry, plugin: object) -> Offer:
     except BaseException as error:
         raise PluginError(name, "registration", described(error)) from error
     return offer
+
+
+def _check_models(registry: Registry, offer: Offer) -> None:
+    """Raise `PluginError`, and take `offer` back, unless every model that its hooks may switch to has an adapter."""
+    try:
+        for hook in offer.hooks:
+            for model in hook.item.models:
+                registry.adapter_of(model)
+    except UsageError as error:
+        registry.leave(offer)
+        raise PluginError(offer.plugin.name, "registration", str(error)) from error
 
 
 def _allowed() -> Collection[str] | None:

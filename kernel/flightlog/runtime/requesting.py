@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from attrs import evolve
 
 from flightlog.core.history import EncodedRequest, Prefix
-from flightlog.core.plan import retry_after
 from flightlog.runtime.briefing import Briefing
 from flightlog.runtime.closing import close_turn
 from flightlog.runtime.journal import Journal
@@ -17,7 +16,7 @@ from flightlog.runtime.surroundings import Surroundings
 from flightlog_hookspecs.adapters import Adapter, Request
 from flightlog_hookspecs.errors import ProviderError
 from flightlog_hookspecs.events import Event, Head, RequestFailed, RequestRetry, RequestSent, TurnEnd
-from flightlog_hookspecs.hooks import FailedRequest, RequestView, Switch
+from flightlog_hookspecs.hooks import FailedRequest, Failure, RequestView, Switch
 
 Ending = tuple[Sequence[Event], Sequence[int]]
 """How an attempt ended, not yet in the log, and the times of the first events; empty when none was made."""
@@ -41,10 +40,9 @@ class Requests:
             return (), ()
         state = journal.state
         assert state.header is not None, "there is one by the first attempt"
-        head = state.header.head
-        registered, _ = self._around.registry.adapter_of(f"{head.adapter}:{head.model}")
+        registered, _ = self._around.registry.adapter_of(state.model)
         with registered.plugin.running():
-            return await self._attempt(attempt, registered.item, head)
+            return await self._attempt(attempt, registered.item, state.header.head)
 
     async def _attempt(self, attempt: int, adapter: Adapter, head: Head) -> Ending:
         """Prove the request, log it, send it."""
@@ -62,14 +60,14 @@ class Requests:
         journal.store.check_alive(in_place=False)  # another session's fault may have stopped it since
         journal.on_boundary("request", journal.session, journal.seq)
         request = Request(head=head, messages=Prefix(encoded.messages), fragments=Prefix(encoded.fragments))
-        price = self._around.registry.price_of(f"{head.adapter}:{head.model}")
+        price = self._around.registry.price_of(journal.state.model)
         recorder = DeltaRecorder(journal, attempt, self._around.limits.delta_flush_ms)
         answer = await call_model(journal, adapter, request, recorder, self._around.limits)
         ending: list[Event]
         if isinstance(answer, ProviderError):
             if self._around.hooks.any_at("on_request_error"):
                 await recorder.flush()  # asking may take a while, and be cut off
-            ending = await self._failure(attempt, head, answer)
+            ending = await self._failure(attempt, journal.state.model, answer)
         else:
             ending = [evolve(answer, price=price)]
         deltas, times_us = recorder.drain()
@@ -94,30 +92,30 @@ class Requests:
             await close_turn(journal, TurnEnd(reason="blocked", message=opinion.veto))
         return bool(opinion.veto)
 
-    async def _failure(self, attempt: int, head: Head, error: ProviderError) -> list[Event]:
-        """That the attempt failed, and what is done about it: what a hook says, else what the limits say."""
-        hooks, limits = self._around.hooks, self._around.limits
+    async def _failure(self, attempt: int, model: str, error: ProviderError) -> list[Event]:
+        """That the attempt failed, and what is done about it: nothing, unless a hook has an opinion."""
+        state, wish_s = self._journal.state, error.retry_after_s
+        assert state.step is not None, "requests are made inside a step"
         said = self._around.redacting.text(error.message)
-        failed = RequestFailed(attempt=attempt, failure=error.kind, message=said, retryable=error.retryable)
-        retry = retry_after(failed, error.retry_after_s, limits)
-        left = max(0, limits.attempts_per_step - attempt)
-        if not hooks.any_at("on_request_error"):
-            return [failed, retry] if retry else [failed]
-        state = self._journal.state
+        left = max(0, self._around.limits.attempts_per_step - attempt)
         view = FailedRequest(
             session=self._journal.session,
             turn=state.turn,
             step=state.steps,
             attempt=attempt,
-            model=f"{head.adapter}:{head.model}",
+            model=model,
             failure=error.kind,
             message=said,
             retryable=error.retryable,
-            retry_after_s=error.retry_after_s,
+            retry_after_s=wish_s,
             attempts_left=left,
+            failures=(*state.step.failures, Failure(model=model, kind=error.kind)),
         )
-        advice = await hooks.on_request_error(view)
-        if advice.answer is not None and left:
-            model = advice.answer.model if isinstance(advice.answer, Switch) else ""
-            retry = RequestRetry(attempt=attempt + 1, delay_ms=round(advice.answer.after_s * 1000), model=model)
-        return [*advice.faults, failed, *([retry] if retry else [])]
+        advice = await self._around.hooks.on_request_error(view)
+        message = f"{said}; the provider asks to wait {wish_s:g} s" if wish_s else said
+        failed = RequestFailed(attempt=attempt, failure=error.kind, message=message, retryable=error.retryable)
+        if advice.answer is None or not left:
+            return [*advice.faults, failed]
+        other = advice.answer.model if isinstance(advice.answer, Switch) else ""
+        retry = RequestRetry(attempt=attempt + 1, delay_ms=round(advice.answer.after_s * 1000), model=other)
+        return [*advice.faults, failed, retry]
