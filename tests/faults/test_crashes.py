@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
+import trio
+from attrs import frozen
 
-from flightlog.testing.faults import SCRIPTS, Script, random_script, run_io_errors, run_power_loss
+from flightlog.testing.faults import SCRIPTS, Failing, Order, Script, random_script, run_io_errors, run_power_loss
+from flightlog_plugins.failover import Failover
+from flightlog_plugins.retry import Retry
 
-ALL = [*SCRIPTS, *(random_script(seed) for seed in range(1))]
+
+@frozen
+class Boxed(Failing):
+    """One whose failures are met by the plugins in the box."""
+
+    @property
+    def steady(self) -> bool:
+        """Which models rest is forgotten in a crash, so the next one asked may be another."""
+        return not self.moves
+
+    def advisers(self) -> Sequence[object]:
+        retry = Retry(random=lambda: 0.5)
+        failover = Failover(["diligent:m", "diligent:other"], retry=retry, now=trio.current_time)
+        return [retry, failover] if self.moves else [retry]
+
+
+BOXED = [
+    Boxed(f"boxed {name}", (("s", (Order("try", ((("write", "a"),),)),)),), moves=name == "failover")
+    for name in ("retry", "failover")
+]
+ALL = [*SCRIPTS, *BOXED, *(random_script(seed) for seed in range(1))]
 scripts = pytest.mark.parametrize("script", ALL, ids=lambda script: script.name)
 
 

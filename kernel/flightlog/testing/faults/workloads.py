@@ -23,9 +23,20 @@ from flightlog.core.limits import Limits
 from flightlog.runtime.session import Session
 from flightlog.testing import Bundle, Cue, FakeModel, calls, words
 from flightlog.testing.faults.world import World
-from flightlog_hookspecs import Ask, BlockEvent, Hook, ProposedCall, Request, Verdict
+from flightlog_hookspecs import (
+    Ask,
+    BlockEvent,
+    FailedRequest,
+    Hook,
+    ProposedCall,
+    Request,
+    Retry,
+    StepView,
+    Switch,
+    Verdict,
+)
 from flightlog_hookspecs.content import ToolCallBlock
-from flightlog_hookspecs.errors import UsageError
+from flightlog_hookspecs.errors import ProviderError, UsageError
 from flightlog_hookspecs.events import AssistantMessage, Message, ToolResult, UserMessage
 from flightlog_hookspecs.tools import Effect, Mode
 
@@ -98,6 +109,9 @@ _DUMP_CHARS: Final = 90_000
 _LIMITS: Final = Limits(delta_flush_ms=10, cancel_grace_s=0.5)
 _PAUSE_S: Final = 0.03
 _STREAM_PAUSES: Final = 10
+_FAILURES: Final = 2
+_BACK_OFF_S: Final = 1.0
+_OTHER_MODEL: Final = "diligent:other"
 _NUDGES_MAX: Final = 20
 _WAITS_SHARE: Final = 0.2
 _BESIDE_SHARE: Final = 0.5
@@ -137,13 +151,52 @@ class Script:
             for name in sorted(used & TOOLS.keys())
         ]
         guards = [Hook(point="before_tool", name="careful", body=_careful)] if "ask" in used else []
-        return [Bundle(tools=tools, adapters=[Diligent(self.orders)], hooks=guards)]
+        return [Bundle(tools=tools, adapters=[self.adapter()], hooks=guards)]
+
+    def adapter(self) -> FakeModel:
+        """The model of one life."""
+        return Diligent(self.orders)
 
     async def run(self, kernel: Kernel, world: World) -> None:
         """Let every session's host work through its orders."""
         async with trio.open_nursery() as nursery:
             for name, given in self.sessions:
                 nursery.start_soon(_Host(self, kernel, world, name).work, given)
+
+
+@frozen
+class Failing(Script):
+    """A script whose model fails twice before each answer. Then it answers or, with `moves`, another model does."""
+
+    moves: bool = False
+
+    def adapter(self) -> FakeModel:
+        """One that fails."""
+        return Fickle(self.orders)
+
+    def plugins(self, world: World) -> Sequence[object]:
+        """Those of the script, and who decides what follows a failure."""
+        return [*super().plugins(world), *self.advisers()]
+
+    def advisers(self) -> Sequence[object]:
+        """They go by what they are shown, and so by the log."""
+        if not self.moves:
+            return [Bundle(hooks=[Hook(point="on_request_error", name="again", body=_again)])]
+        back = Hook(point="before_step", name="back", body=_back)
+        return [Bundle(hooks=[back, Hook(point="on_request_error", name="elsewhere", body=_elsewhere)])]
+
+
+async def _again(failed: FailedRequest) -> Retry | None:
+    return Retry(_BACK_OFF_S) if failed.retryable else None
+
+
+async def _elsewhere(failed: FailedRequest) -> Retry | Switch:
+    failures = sum(failure.model == failed.model for failure in failed.failures)
+    return Retry(_BACK_OFF_S) if failures < _FAILURES else Switch(_OTHER_MODEL, _BACK_OFF_S)
+
+
+async def _back(view: StepView) -> Switch | None:
+    return Switch(view.session_model) if view.model != view.session_model else None
 
 
 def _long(text: str) -> str:
@@ -258,6 +311,19 @@ class Diligent(FakeModel):
         return text in self._orders and self._orders[text].way == "cancelled"
 
 
+class Fickle(Diligent):
+    """Breaks off in mid-stream the first time, and refuses the second; asked as the other model, it never fails."""
+
+    @asynccontextmanager
+    async def stream(self, request: Request, attempt: int) -> AsyncIterator[AsyncIterator[BlockEvent]]:
+        """The next reply, or what comes instead of it."""
+        reply = self._reply(list(request.messages))
+        if attempt <= _FAILURES and not _OTHER_MODEL.endswith(f":{request.head.model}"):
+            broken = [*words("I work on", chunk=4)[:-1], _pause, ProviderError("transport", "broken off")]
+            reply = broken if attempt == 1 else [ProviderError("overloaded", "later", retry_after_s=_BACK_OFF_S)]
+        yield self._play(reply)
+
+
 async def _pause() -> None:
     await trio.sleep(_PAUSE_S)
 
@@ -316,6 +382,8 @@ SCRIPTS: Final = (
     _one("approved", Order("may I", ((("ask", "a"), ("look", "b"), ("ask", "c")),))),
     _one("siblings", Order("both", ((("build", "a"), ("write", "b"), ("look", "c")),))),
     _one("large", Order("dump it", ((("dump", "a"), ("write", "b")),)), Order("x" * 70_000)),
+    Failing("retried", (("s", (Order("try", ((("write", "a"),),)),)),)),
+    Failing("moved", (("s", (Order("move", ((("send", "a"),),)),)),), moves=True),
     Script(
         "interleaved",
         (
