@@ -101,10 +101,13 @@ def test_an_answer_that_was_not_streamed_is_shown_all_the_same(stubborn: Shell) 
 
 
 def test_a_retry_is_shown_and_the_run_is_fine(stubborn: Shell) -> None:
-    out = stubborn.run("run", "go", "--model", "stall:flaky").out.splitlines()
+    out = stubborn.run("run", "go", "--session", "s", "--model", "stall:flaky").out.splitlines()
     assert out[0] == "✗ attempt 1 failed: the line went dead"
     assert out[1].startswith("↻ attempt 2 in ")
     assert out[2] == "said"
+    shown = stubborn.call("show", "s").out
+    assert "attempt 1, transport: the line went dead" in shown
+    assert "attempt 2 follows in " in shown
 
 
 def test_thinking_is_kept_from_what_a_program_reads(stubborn: Shell) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import flightlog
 from flightlog import Kernel, Limits, tool
+from flightlog.cli.timeline import described
 from flightlog.errors import PluginError, UsageError
 from flightlog.testing import Bundle, FakeModel, calls, words
 from flightlog_hookspecs import BlockEvent, FailedRequest, Failure, Request, StepView, Switch, hooks
@@ -102,7 +103,12 @@ async def test_the_next_model_takes_over_in_mid_turn_and_serves_the_rest_of_it(
         it.models["a"].failing = [*busy(2)]
         assert (await turn(it, limits=Limits(attempts_per_step=9))).text == "Done."
     assert it.served() == ["a", "a", "b", "b"]
-    assert [(retry.attempt, retry.model) for retry in events_of(it.path, RequestRetry)] == [(2, ""), (3, "b:y")]
+    retries = events_of(it.path, RequestRetry)
+    assert [(retry.attempt, retry.model) for retry in retries] == [(2, ""), (3, "b:y")]
+    assert [described(retry) for retry in retries] == [
+        "attempt 2 follows in 500 ms",
+        "attempt 3 follows at once with b:y",
+    ]
     assert [header.reason for header in events_of(it.path, RequestHeader)] == ["first", "adapter, model"]
     assert len(events_of(it.path, StepStart)) == 2
     assert it.verified()

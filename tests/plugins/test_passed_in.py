@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 import trio
 
 import flightlog
-from flightlog.testing import Bundle, FakeModel, words
+from flightlog import Limits
+from flightlog.runtime import quarantine
+from flightlog.testing import Attempts, Bundle, FakeModel, words
 from flightlog_hookspecs import PromptSection, Tool, hookimpl
-from flightlog_hookspecs.errors import PluginError
+from flightlog_hookspecs.errors import PluginError, ProviderError
 from flightlog_plugins import files, scripted
+from flightlog_plugins.retry import Retry
 
 
 def named(name: str) -> Tool:
@@ -132,6 +136,23 @@ async def test_a_plugin_passed_in_is_not_discovered_a_second_time(tmp_path: Path
 async def test_a_plugin_without_hooks_is_a_mistake_and_says_so(tmp_path: Path, plugin: object) -> None:
     with pytest.raises(PluginError, match="has no hooks"):
         await tools_of(tmp_path / "a.db", plugin)
+
+
+async def test_one_made_with_options_takes_the_place_of_the_discovered_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """Else the discovered one would retry where this one has had enough."""
+    entry = EntryPoint("retry", "flightlog_plugins.retry:Retry", "flightlog")
+    monkeypatch.setattr(quarantine, "entry_points", lambda group: [entry])
+    for plugins, wish_s in (([], 20.0), ([Retry(max_wait_s=19.0)], None)):
+        model = FakeModel([Attempts(([ProviderError("rate_limit", "busy", retry_after_s=20.0)], words("Ok.")))])
+        async with (
+            flightlog.open_kernel(tmp_path / f"{wish_s}.db", plugins=[Bundle(adapters=[model]), *plugins]) as kernel,
+            kernel.session("s", model="fake:m", limits=Limits(attempts_per_step=2)) as session,
+        ):
+            assert len(kernel.registry.versions) == 2
+            await session.followup("go")
+            assert (await session.run()).reason == ("completed" if wish_s else "error")
 
 
 async def test_two_kernels_share_nothing(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from flightlog.cli.files import said
 from flightlog.cli.output import Output
 from flightlog.cli.tally import TurnCount
 from flightlog.cli.terminal_text import arguments, cost, counted, duration, one_line
-from flightlog.cli.timeline import with_model
+from flightlog.cli.timeline import announced
 from flightlog_hookspecs.events import (
     ApprovalAsked,
     ApprovalDecided,
@@ -57,9 +57,7 @@ class LiveView:
             case RequestFailed() as event if self._in_turn:
                 output.line((f"\u2717 attempt {event.attempt} failed: {one_line(event.message)}", "red"))
             case RequestRetry() as event:
-                output.line(
-                    (f"\u21bb attempt {event.attempt} in {duration(event.delay_ms * 1000)}{with_model(event)}", "dim")
-                )
+                output.line((f"\u21bb attempt {event.attempt} {announced(event)}", "dim"))
             case ApprovalAsked() as event:
                 output.line(("? ", "yellow"), one_line(event.question, 2000))
                 output.line((f"  {self._approve_command(record.seq)} [--deny]", "dim"))

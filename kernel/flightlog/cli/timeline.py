@@ -137,7 +137,7 @@ def described(event: Event, width: int = _DESCRIPTION_MAX_CHARS) -> str:
         case RequestFailed():
             return f"attempt {event.attempt}, {event.failure}: {one_line(event.message)}"
         case RequestRetry():
-            return f"attempt {event.attempt} follows in {duration(event.delay_ms * 1000)}{with_model(event)}"
+            return f"attempt {event.attempt} follows {announced(event)}"
         case AssistantDelta():
             return _streamed([piece.text for piece in event.pieces], width)
         case AssistantMessage():
@@ -154,9 +154,10 @@ def described(event: Event, width: int = _DESCRIPTION_MAX_CHARS) -> str:
             return ""
 
 
-def with_model(event: RequestRetry) -> str:
-    """Which other model the attempt is made with, if it is."""
-    return f" with {one_line(event.model)}" if event.model else ""
+def announced(event: RequestRetry) -> str:
+    """When the attempt is made, and with which other model, if it is."""
+    when = f"in {duration(event.delay_ms * 1000)}" if event.delay_ms else "at once"
+    return f"{when} with {one_line(event.model)}" if event.model else when
 
 
 def _continues(one: Event, other: Event) -> bool:

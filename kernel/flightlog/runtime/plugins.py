@@ -43,8 +43,8 @@ def load_plugins(*, discover: Discover, plugins: Sequence[object]) -> Registry:
     """A registry filled from `plugins` and, with `discover`, from installed entry points.
 
     `discover` may name the entry points to load; with True, the environment variable FLIGHTLOG_LOAD_PLUGINS
-    may (comma-separated). A discovered plugin that fails is quarantined; one that was passed in raises
-    `PluginError`.
+    may (comma-separated). What is in `plugins` takes the place of a discovered plugin that is the same module or
+    of the same class. A discovered plugin that fails is quarantined; one that was passed in raises `PluginError`.
     """
     registry = Registry()
     names = _allowed() if discover is True else discover
@@ -59,7 +59,7 @@ def load_plugins(*, discover: Discover, plugins: Sequence[object]) -> Registry:
     )
     passed_in = [_enter(registry, plugin) for plugin in plugins]
     if not isinstance(names, bool):
-        quarantine.discover(registry, names, offered)
+        quarantine.discover(registry, names, {_called(plugin) for plugin in plugins}, offered)
     for offer in passed_in:
         _check_models(registry, offer)  # of adapters that may have been discovered just now
     return registry
@@ -84,6 +84,12 @@ def _enter(registry: Registry, plugin: object) -> Offer:
     except BaseException as error:
         raise PluginError(name, "registration", described(error)) from error
     return offer
+
+
+def _called(plugin: object) -> str:
+    """What an entry point calls `plugin`: a module, or the class it is made of."""
+    kind = type(plugin)
+    return plugin.__name__ if inspect.ismodule(plugin) else f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _check_models(registry: Registry, offer: Offer) -> None:

@@ -32,13 +32,15 @@ _ENTRY_POINTS: Final = "entry_points.txt"
 
 
 def discover(
-    registry: Registry, names: Collection[str] | None, offered: Callable[[object, PluginVersion], Offer]
+    registry: Registry,
+    names: Collection[str] | None,
+    given: Collection[str],
+    offered: Callable[[object, PluginVersion], Offer],
 ) -> None:
-    """Register the installed plugins, or those of `names`, that are not in `registry` yet.
+    """Register the installed plugins, or those of `names`, but not what entry points call one of `given`.
 
     Each is what `offered` makes of it; one that fails is added to `registry.problems`.
     """
-    given = {version.name for version in registry.versions}
     found: dict[str, EntryPoint] = {}
     for entry in sorted(_entries(registry.problems), key=lambda entry: entry.name):
         if names is not None and entry.name not in names:
