@@ -6,6 +6,10 @@
 
 Which reply is played follows from the conversation (how many answers it holds), so a resumed session
 goes on with the right one.
+
+With `discover=False` nothing is tried again: a reply that raises ends its turn, and of `Attempts` the first one is
+all there is. A test that is about retries passes the plugin beside the bundle, without chance or waiting:
+`plugins=[Bundle(...), flightlog_plugins.retry.Retry(base_s=0, max_s=0)]`.
 """
 
 from __future__ import annotations
