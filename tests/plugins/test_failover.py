@@ -18,7 +18,7 @@ from flightlog import Kernel, Limits, tool
 from flightlog.cli.timeline import described
 from flightlog.errors import PluginError, UsageError
 from flightlog.testing import Bundle, FakeModel, calls, words
-from flightlog_hookspecs import BlockEvent, FailedRequest, Failure, Request, StepView, Switch, hooks
+from flightlog_hookspecs import BlockEvent, FailedRequest, Failure, Hook, Request, StepView, Switch, hooks
 from flightlog_hookspecs.errors import FailureKind, ProviderError
 from flightlog_hookspecs.events import PluginFault, RequestHeader, RequestRetry, StepStart
 from flightlog_plugins.failover import PASSING, Failover
@@ -225,6 +225,19 @@ async def test_a_session_with_another_model_is_left_alone(tmp_path: Path, autoju
         assert (await turn(it, "a:other")).code == "overloaded"
     assert it.served() == ["a"]
     assert events_of(it.path, PluginFault) == []
+
+
+async def test_a_step_that_somebody_gave_to_a_model_outside_the_list_stays_with_it(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    async def elsewhere(view: StepView) -> Switch | None:
+        return Switch("c:else") if view.step == 1 else None
+
+    async with stage(
+        tmp_path, Bundle(hooks=[Hook(point="before_step", body=elsewhere, name="elsewhere")]), failover()
+    ) as it:
+        assert (await turn(it)).text == "Done."
+    assert it.served() == ["c", "c"]
 
 
 async def test_registered_for_one_session_it_serves_that_one_only(tmp_path: Path, autojump_clock: object) -> None:

@@ -261,7 +261,7 @@ async def test_another_model_takes_over_for_the_rest_of_the_turn(tmp_path: Path)
 
 async def test_another_model_beats_another_attempt_and_the_first_of_equals_counts(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    answers = [None, Retry(900.0), Switch("other:n"), Switch("fake:k"), Retry()]
+    answers = [None, Retry(0.5), Switch("other:n"), Switch("fake:k"), Retry()]
     hooks = [
         Hook(point="on_request_error", body=lambda failed, answer=answer: answer, name=f"{answer}")
         for answer in answers
