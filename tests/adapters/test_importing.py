@@ -22,7 +22,7 @@ def test_all_plugins_in_the_box_register_without_any_provider_s_package() -> Non
         "    register(lambda adapter: names.append(adapter.name))\n"
         "print(*sorted(names))\n"
     )
-    modules = ENTRY_POINTS["flightlog"].values()
+    modules = [value.partition(":")[0] for value in ENTRY_POINTS["flightlog"].values()]
     command = [sys.executable, "-W", "error", "-c", code, *modules]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert output.split() == ["anthropic", "deepseek", "openai", "openai-chat", "scripted"]
