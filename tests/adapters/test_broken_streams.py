@@ -9,7 +9,6 @@ from typing import get_args
 import pytest
 import trio
 
-from flightlog import Limits
 from flightlog_hookspecs.errors import FailureKind
 from flightlog_hookspecs.events import RequestFailed
 from support.kernels import SOON, events_of

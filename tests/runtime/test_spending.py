@@ -8,17 +8,15 @@ from typing import Any
 import pytest
 
 import flightlog
-from flightlog import Limits
 from flightlog.errors import PluginError
 from flightlog.testing import Attempts, Bundle, Cue, FakeModel, words
 from flightlog_hookspecs import FailedRequest, Price, Switch, Usage, hook
 from flightlog_hookspecs.errors import ProviderError
 from flightlog_hookspecs.events import AssistantMessage, RequestHeader
-from support.kernels import events_of, opened, verified
+from support.kernels import SOON, events_of, opened, verified
 
 CHEAP = Price(model="fake:*", currency="USD", input="1", output="2")
 DEAR = Price(model="fake:m", currency="USD", input="10", output="20")
-FAST = Limits(retry_base_ms=1, retry_max_ms=1)
 
 
 def said(text: str, input_tokens: int = 100, output_tokens: int = 10) -> list[Cue]:
@@ -78,7 +76,7 @@ async def test_a_sessions_price_comes_before_its_kernels_and_the_first_that_fits
 async def test_an_attempt_that_failed_is_counted_and_its_cost_is_not_known(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     model = FakeModel([Attempts([[Usage(input_tokens=7), ProviderError("server", "down")], said("up")])])
-    async with opened(path, model) as kernel, kernel.session("s", model="fake:m", limits=FAST) as session:
+    async with opened(path, model, plugins=[SOON]) as kernel, kernel.session("s", model="fake:m") as session:
         async with session.register(Bundle(prices=[CHEAP])):
             await session.followup("go")
             await session.run()
@@ -95,7 +93,7 @@ async def test_two_currencies_in_a_turn_are_two_rows(tmp_path: Path) -> None:
     broken: list[Cue] = [ProviderError("server", "down")]
     models = [FakeModel([said("one"), Attempts([broken])]), FakeModel([words("?"), said("two", 50, 0)], name="other")]
     prices = [CHEAP, Price(model="other:n", currency="EUR", input="0.5", output="1")]
-    async with opened(path, models) as kernel, kernel.session("s", model="fake:m", limits=FAST) as session:
+    async with opened(path, models, plugins=[SOON]) as kernel, kernel.session("s", model="fake:m") as session:
         async with session.register(Bundle(prices=prices, hooks=[failover])):
             await session.followup("go")
             await session.run()
