@@ -36,7 +36,7 @@ from flightlog_hookspecs.errors import PluginError, ProviderError, ToolError, Us
 from flightlog_hookspecs.events import AssistantMessage, PluginFault, ToolCall, ToolResult
 from flightlog_plugins.secrets import Secrets
 from support import worker_tools
-from support.kernels import events_of, records_of, verified
+from support.kernels import SOON, events_of, records_of, verified
 
 CANARY = 'c4n4ry"\\/+ é'
 VARIABLE = "FLIGHTLOG_TEST_API_KEY"
@@ -213,8 +213,8 @@ def once(answer: Continue) -> Hook:
 async def run(folder: Path, case: Case, *plugins: object) -> list[str]:
     """Run a turn; returns what gives the canary away while the log is open and once it is closed."""
     path = folder / "a.db"
-    everything: Sequence[object] = [*plugins, case.plugin, Bundle(adapters=[case.model])]
-    limits = Limits(retry_base_ms=1, attempts_per_step=2)
+    everything: Sequence[object] = [*plugins, case.plugin, Bundle(adapters=[case.model]), SOON]
+    limits = Limits(attempts_per_step=2)
     async with flightlog.open_kernel(path, discover=False, plugins=everything) as kernel:
         async with kernel.session("s", model="fake:m", system=case.system, limits=limits) as session:
             await session.followup("hi")
