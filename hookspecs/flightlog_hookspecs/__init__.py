@@ -50,7 +50,7 @@ from flightlog_hookspecs.stream import (
     ToolCallDelta,
     Usage,
 )
-from flightlog_hookspecs.subagents import Subagent
+from flightlog_hookspecs.subagents import ChildEnd, Children, Subagent
 from flightlog_hookspecs.tools import Effect, Isolation, Mode, Outcome, Tool, ToolContext, ToolOutput, tool
 
 __all__ = [
@@ -67,6 +67,8 @@ __all__ = [
     "BlockEvent",
     "BlockStart",
     "BlockType",
+    "ChildEnd",
+    "Children",
     "Continue",
     "Deny",
     "Effect",

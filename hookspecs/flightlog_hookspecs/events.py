@@ -51,7 +51,9 @@ class PluginVersion:
 class SessionCreated:
     """Identity of a session; always seq 1. `uid` is random and never reused.
 
-    A fork names its origin: the session, its uid, and the turn at whose end it was forked.
+    A fork names its origin: the session, its uid, and the turn at whose end it was forked. A child names
+    its parent. It stands `depth` levels below a session without a parent, and whoever opens it, it may use only
+    the `tools` of these names; None for all. A fork of a child keeps these two.
     """
 
     kind: ClassVar[Literal["session/created"]] = "session/created"
@@ -60,6 +62,10 @@ class SessionCreated:
     origin_session: str = ""
     origin_uid: str = ""
     origin_turn: int = 0
+    parent_session: str = ""
+    parent_uid: str = ""
+    depth: int = 0
+    tools: tuple[str, ...] | None = None
 
 
 @frozen(kw_only=True)
@@ -438,6 +444,38 @@ class LetterTaken:
 
 
 @frozen(kw_only=True)
+class SubagentSpawned:
+    """Session `child` is about to be given `task`, and to be created unless it was before.
+
+    `subagent` is what it was called by, `invocation_id` that of the call, `depth` the child's. Unless in the
+    `background`, the call waits for it.
+    """
+
+    kind: ClassVar[Literal["subagent/spawned"]] = "subagent/spawned"
+    child: str
+    subagent: str
+    depth: int
+    invocation_id: str
+    task: str
+    background: bool = False
+
+
+@frozen(kw_only=True)
+class SubagentSettled:
+    """What came of the task that `child` was given by the call `invocation_id`.
+
+    `reason` is how the child's last turn ended, "interrupted" also when a crash cut off the call that waited
+    for it; `result` is what the model is told.
+    """
+
+    kind: ClassVar[Literal["subagent/settled"]] = "subagent/settled"
+    child: str
+    invocation_id: str
+    reason: TurnEndReason
+    result: str = ""
+
+
+@frozen(kw_only=True)
 class PluginLoaded:
     """A plugin was registered while the session was open."""
 
@@ -495,6 +533,8 @@ Event = (
     | ApprovalAsked
     | ApprovalDecided
     | LetterTaken
+    | SubagentSpawned
+    | SubagentSettled
     | PluginLoaded
     | PluginUnloaded
     | PluginFault

@@ -1,21 +1,71 @@
-"""Subagents: child sessions that a model may start as it calls a tool."""
+"""Subagents: child sessions that a model may start as it calls a tool, and the port through which tools start them."""
 
 from __future__ import annotations
+
+from typing import Literal, Protocol
 
 from attrs import frozen
 
 
 @frozen(kw_only=True)
 class Subagent:
-    """A kind of child session: the model calls it by name with a task and is given its answer."""
+    """A kind of child session: the model calls it by name with a task and is given its answer.
+
+    Registering one offers a tool of its name. The call waits for the child, which is an ordinary session
+    with a log of its own, and its result is the child's last words. With `background`, the call returns the
+    child's name at once; the child goes on beside its parent, can be sent more by the same tool, and what
+    came of it reaches the parent as a message.
+    """
 
     name: str
-    """What the model calls it by; unique in its scope."""
+    """What the model calls it by, as a tool's name; unique among the tools of its scope."""
     description: str
     """What it is for, for the model that may call it."""
     prompt: str
     """The child's system text."""
     tools: tuple[str, ...] | None = None
-    """The names of the tools that it may use; None for those of its parent."""
+    """The names of the tools that it may use, all of which its parent must have; None for those of its parent."""
     model: str = ""
     """"adapter:model", or "" for its parent's."""
+    background: bool = False
+    """Whether the parent goes on meanwhile."""
+    effect: Literal["read", "external"] = "external"
+    """What repeating a call would do. One that says "read" may use reading tools only, and be called again after a
+    crash. A background one is "external"."""
+    timeout_s: float = 3600.0
+    """Seconds a call waits for its child, which is then cancelled; a background one has all the time it wants."""
+
+
+@frozen(kw_only=True)
+class ChildEnd:
+    """How a child came to rest."""
+
+    child: str
+    """The name of its session."""
+    reason: str
+    """How its last turn ended, as in its turn/end; "completed" is the good one."""
+    text: str
+    """Its last words if it has completed, else what went wrong, for the model that called it."""
+
+
+class Children(Protocol):
+    """The children of the session that a tool was called in. Each call may start one.
+
+    What cannot be done is refused with a `ToolError` before anything happens: a tool that the parent lacks, too great
+    a depth, a second child, a name that is not a child's.
+    """
+
+    async def run(self, subagent: Subagent, task: str) -> ChildEnd:
+        """Let a child work on `task` until it comes to rest. When the call is cancelled, so is the child."""
+
+    async def start(self, subagent: Subagent, task: str) -> str:
+        """Let a child work on `task` beside its parent; returns the child's name.
+
+        A subagent that is registered under its name can also be taken up after a crash before its first request.
+        """
+
+    async def send(self, subagent: Subagent, child: str, text: str, *, steer: bool = False) -> None:
+        """Give a background child of this session and of this kind more to do, also one that had come to rest.
+
+        With `steer`, it cuts into what the child is doing; else it waits for the child's next turn.
+        """

@@ -8,6 +8,7 @@ from typing import Any, Literal, overload
 from attrs import Factory, field, frozen
 
 from flightlog_hookspecs.content import Block, text_blocks
+from flightlog_hookspecs.subagents import Children
 
 Mode = Literal["parallel", "exclusive"]
 Effect = Literal["read", "idempotent", "write", "external"]
@@ -39,6 +40,8 @@ class ToolContext:
     """The folder the host lets tools work in, or "" for none."""
     protected: tuple[str, ...] = ()
     """Absolute paths (the log and its companions) that no tool may touch."""
+    children: Children | None = field(default=None, eq=False, repr=False)
+    """How the call may start child sessions; only async bodies on the kernel's own thread have it."""
 
 
 @frozen(kw_only=True)

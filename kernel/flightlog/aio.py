@@ -111,9 +111,9 @@ class Session:
         """Take back a message that still waits."""
         return await self._thread.arun(self._session.withdraw, message_id)
 
-    async def run(self, *, wait: bool = True) -> Turn | None:
+    async def run(self, *, wait: bool = True, children: bool = False) -> Turn | None:
         """Drive until idle; returns the last turn, None when there was nothing to do."""
-        return await self._thread.arun(lambda: self._session.run(wait=wait))
+        return await self._thread.arun(lambda: self._session.run(wait=wait, children=children))
 
     async def serve(self) -> None:
         """Run whatever comes in, until cancelled or the session is closed."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import BinaryIO, Final
 
 import trio
 
 from flightlog.core.context import HOST_SECTION, given
-from flightlog.core.limits import QUERY_MAX_ROWS, QUERY_MAX_S, Limits
+from flightlog.core.limits import QUERY_MAX_ROWS, QUERY_MAX_S, SESSION_NAME_MAX_CHARS, Limits
 from flightlog.runtime.approvals import Approvals
 from flightlog.runtime.arriving import fork_session, import_session
+from flightlog.runtime.children import Children, House
 from flightlog.runtime.clock import Boundary, Clock, no_boundary
 from flightlog.runtime.driver import Driver
 from flightlog.runtime.error_groups import beside, single_error
@@ -37,8 +39,8 @@ from flightlog.store.log_file import protected_paths
 from flightlog.store.query import Parameter, QueryResult
 from flightlog.store.store import Store
 from flightlog_hookspecs.errors import SessionBusy, UsageError
+from flightlog_hookspecs.events import SessionCreated
 
-_SESSION_NAME_MAX_CHARS: Final = 200
 DEFAULT_MODEL: Final = "scripted:echo"
 
 
@@ -89,8 +91,36 @@ class Kernel:
         _check_name(name)
         self._store.check_process()
         _check_types(system=(system, str), title=(title, str), limits=(limits, Limits), expect=(expect, HeadToken))
+        async with self._owned(
+            name,
+            created=partial(SessionCreated, title=title),
+            model=model,
+            system=system,
+            limits=limits or Limits(),
+            approver=approver,
+            outer=self.registry,
+            expect=expect,
+            take_over=take_over,
+        ) as (session, _):
+            yield session
+
+    @asynccontextmanager
+    async def _owned(
+        self,
+        name: str,
+        *,
+        created: Callable[..., SessionCreated],
+        model: str | None,
+        system: str | None,
+        limits: Limits,
+        approver: bool,
+        outer: Registry,
+        expect: HeadToken | None = None,
+        take_over: bool = False,
+    ) -> AsyncIterator[tuple[Session, Journal]]:
+        """`session` for the kernel itself: a session inside the scope `outer`, which begins with `created(uid=...)`."""
         if model is not None or self._store.key_of(name) is None:
-            self.registry.adapter_of(DEFAULT_MODEL if model is None else model)
+            outer.adapter_of(DEFAULT_MODEL if model is None else model)
         if name in self._open:
             raise SessionBusy(f"session {name!r} is already open in this kernel")
         self._open.add(name)
@@ -99,8 +129,8 @@ class Kernel:
             journal = await open_session(
                 self._commits,
                 name,
-                title=title,
-                plugins=self.registry.versions,
+                created=created,
+                plugins=outer.versions,
                 expect=expect,
                 clock=self._clock,
                 on_boundary=self._on_boundary,
@@ -108,7 +138,7 @@ class Kernel:
                 take_over=take_over,
             )
             try:
-                session = self._session(journal, model, system, limits or Limits(), approver=approver)
+                session = self._session(journal, model, system, limits, approver=approver, outer=outer)
             except BaseException:
                 with trio.CancelScope(shield=True):
                     await close_session(journal)
@@ -117,7 +147,7 @@ class Kernel:
             try:
                 self._postman.add(session)
                 await session.take_letters()
-                yield session
+                yield session, journal
             finally:
                 with trio.CancelScope(shield=True):
                     self._postman.remove(session)
@@ -128,15 +158,29 @@ class Kernel:
             self._open.discard(name)
 
     def _session(
-        self, journal: Journal, model: str | None, system: str | None, limits: Limits, *, approver: bool
+        self,
+        journal: Journal,
+        model: str | None,
+        system: str | None,
+        limits: Limits,
+        *,
+        approver: bool,
+        outer: Registry,
     ) -> Session:
         state = journal.state
         if model is None:
             model = f"{state.header.head.adapter}:{state.header.head.model}" if state.header else DEFAULT_MODEL
         if system is None:
             system = given(state).get(HOST_SECTION, "")
-        self.registry.adapter_of(model)
-        registry = Registry(outer=self.registry)
+        outer.adapter_of(model)
+        registry = Registry(outer=outer, allowed=state.tools)
+        house = House(
+            registry=registry,
+            limits=limits,
+            approver=approver,
+            open=self._owned,
+            start_soon=self._background.start_soon,
+        )
         redacting = Redacting(registry)
         around = Surroundings(
             registry=registry,
@@ -144,6 +188,7 @@ class Kernel:
             redacting=redacting,
             hooks=Hooks(registry, self._threads, redacting),
             approvals=Approvals(journal, has_approver=approver),
+            children=Children(journal, house),
             threads=self._threads,
             workspace=self._workspace,
             protected=protected_paths(self._store.path),
@@ -284,5 +329,5 @@ def _check_types(**given: tuple[object, type]) -> None:
 
 
 def _check_name(name: str) -> None:
-    if not isinstance(name, str) or not 0 < len(name) <= _SESSION_NAME_MAX_CHARS or not name.isprintable():
-        raise UsageError(f"a session name is 1 to {_SESSION_NAME_MAX_CHARS} printable characters, not {name!r}")
+    if not isinstance(name, str) or not 0 < len(name) <= SESSION_NAME_MAX_CHARS or not name.isprintable():
+        raise UsageError(f"a session name is 1 to {SESSION_NAME_MAX_CHARS} printable characters, not {name!r}")

@@ -110,9 +110,9 @@ class Session:
         """Take back a message that still waits."""
         return self._thread.run(self._session.withdraw, message_id)
 
-    def run(self, *, wait: bool = True) -> Turn | None:
+    def run(self, *, wait: bool = True, children: bool = False) -> Turn | None:
         """Drive until idle; returns the last turn, None when there was nothing to do."""
-        return self._thread.run(lambda: self._session.run(wait=wait))
+        return self._thread.run(lambda: self._session.run(wait=wait, children=children))
 
     def serve(self) -> None:
         """Run whatever comes in, until interrupted or the session is closed."""

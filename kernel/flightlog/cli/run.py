@@ -212,7 +212,7 @@ async def _session(order: Order, output: Output, interruption: Interruption, *, 
                 if order.message is not None:
                     await session.followup(order.message)
                     interruption.accepted = True
-                await session.run(wait=order.waits)
+                await session.run(wait=order.waits, children=True)
                 interruption.session = None
                 nursery.cancel_scope.cancel()
             pending, questions = session.pending, session.questions()

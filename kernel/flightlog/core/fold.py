@@ -35,6 +35,8 @@ from flightlog_hookspecs.events import (
     SessionRepaired,
     StepEnd,
     StepStart,
+    SubagentSettled,
+    SubagentSpawned,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -61,7 +63,7 @@ def placed(state: State, event: Event) -> tuple[int | None, int | None]:
 
 
 def _created(state: State, event: SessionCreated, seq: int, epoch: int) -> State:
-    return changed(state, uid=event.uid, epoch=epoch)
+    return changed(state, uid=event.uid, epoch=epoch, parent=event.parent_uid, depth=event.depth, tools=event.tools)
 
 
 def _opened(state: State, event: SessionOpened, seq: int, epoch: int) -> State:
@@ -197,6 +199,19 @@ def _letter_taken(state: State, event: LetterTaken, seq: int, epoch: int) -> Sta
     return changed(state, letters=letters, cancelling=state.cancelling or cancels)
 
 
+def _spawned(state: State, event: SubagentSpawned, seq: int, epoch: int) -> State:
+    return changed(
+        state,
+        children=MappingProxyType({**state.children, event.child: event}),
+        unsettled=(*state.unsettled, event.child),
+        assigned=state.assigned.with_item(event.invocation_id),
+    )
+
+
+def _settled(state: State, event: SubagentSettled, seq: int, epoch: int) -> State:
+    return changed(state, unsettled=tuple(child for child in state.unsettled if child != event.child))
+
+
 def _loaded(state: State, event: PluginLoaded, seq: int, epoch: int) -> State:
     return changed(state, plugins=(*state.plugins, PluginVersion(name=event.plugin, version=event.version)))
 
@@ -234,6 +249,8 @@ _APPLY: dict[type, Callable[[State, Any, int, int], State]] = {
     ApprovalAsked: _asked,
     ApprovalDecided: _decided,
     LetterTaken: _letter_taken,
+    SubagentSpawned: _spawned,
+    SubagentSettled: _settled,
     PluginLoaded: _loaded,
     PluginUnloaded: _unloaded,
 }

@@ -35,6 +35,8 @@ from flightlog_hookspecs.events import (
     SessionRepaired,
     StepEnd,
     StepStart,
+    SubagentSettled,
+    SubagentSpawned,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -66,6 +68,10 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         "splice-cause": "accepted adds at the end of its slot, edited replaces in place, other causes only remove",
         "plugin-loaded": "plugin/unloaded names a plugin that is registered",
         "letter-once": "a letter is taken at most once",
+        "spawned-by-call": "a task for a child comes from a started call without a result; each gives one at most",
+        "spawned-depth": "a child stands one level below its parent",
+        "spawned-twice": "a child is given a task once that before is settled, and only one in the background another",
+        "settled-once": "subagent/settled names a task of a child that is not settled yet",
         "claim-lost": "a claimed message enters a step before anything else happens",
         "claim-content": "a claimed message enters the step unchanged",
         "section-shape": "a message about a prompt section is one of context, in one or two texts",
@@ -198,6 +204,24 @@ def _letter_taken(state: State, event: LetterTaken) -> None:
         raise Illegal("letter-once", f"letter {event.letter_id!r} was taken before")
 
 
+def _spawned(state: State, event: SubagentSpawned) -> None:
+    calls = state.step.unanswered if state.step else ()
+    by_call = any(call.started is not None and call.started.invocation_id == event.invocation_id for call in calls)
+    if not by_call or event.invocation_id in state.assigned:
+        raise Illegal("spawned-by-call", f"no open call {event.invocation_id!r} is still to give a task")
+    if event.depth != state.depth + 1:
+        raise Illegal("spawned-depth", f"depth {event.depth} below depth {state.depth}")
+    before = state.children.get(event.child)
+    if event.child in state.unsettled or (before and not (before.background and event.background)):
+        raise Illegal("spawned-twice", f"child {event.child!r} was given a task before")
+
+
+def _settled(state: State, event: SubagentSettled) -> None:
+    open_task = state.children[event.child].invocation_id if event.child in state.unsettled else None
+    if open_task != event.invocation_id:
+        raise Illegal("settled-once", f"child {event.child!r} has no open task {event.invocation_id!r}")
+
+
 def _unloaded(state: State, event: PluginUnloaded) -> None:
     if PluginVersion(name=event.plugin, version=event.version) not in state.plugins:
         raise Illegal("plugin-loaded", f"plugin {event.plugin!r} {event.version} is not registered")
@@ -327,6 +351,8 @@ _CHECKS: dict[type, Callable[[State, Any], object]] = {
     ApprovalAsked: _asked,
     ApprovalDecided: _decided,
     LetterTaken: _letter_taken,
+    SubagentSpawned: _spawned,
+    SubagentSettled: _settled,
     PluginLoaded: _anywhere,
     PluginUnloaded: _unloaded,
     PluginFault: _anywhere,

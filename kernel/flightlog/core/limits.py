@@ -47,6 +47,17 @@ QUERY_MAX_ROWS: Final = 10_000
 QUERY_MAX_S: Final = 5.0
 """How much a query may bring and how long it may take unless its caller says otherwise."""
 
+SESSION_NAME_MAX_CHARS: Final = 200
+
+CHILD_GOES_ON_MAX: Final = 3
+"""How often a background child whose turn was cut off is told to go on, before that is what came of it."""
+
+CHILD_POLL_S: Final = 0.5
+"""How often a child that somebody else has open is looked at."""
+
+CHILD_WIND_DOWN_S: Final = 60.0
+"""A call that waits for a child is cut off this long after the child was cancelled for being late."""
+
 RETRY_WISH_MAX_S: Final = 24 * 3600.0
 """The longest delay a provider may ask for."""
 
@@ -78,3 +89,5 @@ class Limits:
     """A longer result is spilled to a blob; the model sees its beginning and end."""
     tool_output_max_bytes: int = _count(64 * 1024 * 1024)
     """A result larger than this is an error result and is not kept."""
+    subagent_depth: int = field(default=3, validator=[validators.instance_of(int), validators.ge(0)])
+    """How many levels of children there may be below a session without a parent."""

@@ -36,6 +36,8 @@ from flightlog_hookspecs.events import (
     SessionRepaired,
     StepEnd,
     StepStart,
+    SubagentSettled,
+    SubagentSpawned,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -51,7 +53,7 @@ _TIMELINE_CHARS: Final = 80
 
 
 def sessions(records: Records) -> list[Row]:
-    """(session, uid, title, created_at, last_at, last_seq, epoch, last_turn, last_reason)."""
+    """(session, uid, title, created_at, last_at, last_seq, epoch, last_turn, last_reason, parent, depth)."""
     newest = {row[0]: (row[1], row[5]) for row in turns(records)}
     last = {record.session: record for record in records}
     return [
@@ -64,6 +66,8 @@ def sessions(records: Records) -> list[Row]:
             last[first.session].seq,
             last[first.session].epoch,
             *newest.get(first.session, (None, None)),
+            displayed(event.parent_session) or None,
+            event.depth,
         )
         for first, event in _of(records, SessionCreated)
     ]
@@ -306,6 +310,10 @@ def _words(event: Event) -> str | None:
             return displayed(event.question) or None
         case LetterTaken():
             return displayed(event.reason) or None
+        case SubagentSpawned():
+            return displayed(event.task) or None
+        case SubagentSettled():
+            return displayed(event.result) or None
         case PluginFault():
             return displayed(event.error) or None
         case SessionRepaired():
@@ -342,6 +350,8 @@ def _name(event: Event) -> str | None:
             return displayed(event.by)
         case LetterTaken():
             return event.verb
+        case SubagentSpawned() | SubagentSettled():
+            return displayed(event.child)
         case PluginFault() | PluginLoaded() | PluginUnloaded():
             return displayed(event.plugin)
         case AssistantDelta():
@@ -380,6 +390,12 @@ def _status(event: Event) -> str | None:
             return event.decision
         case LetterTaken():
             return event.outcome
+        case SubagentSpawned():
+            return displayed(event.subagent)
+        case SubagentSettled():
+            return event.reason
+        case SessionCreated():
+            return displayed(event.parent_session) or None
         case PluginLoaded() | PluginUnloaded():
             return displayed(event.version)
         case PluginFault():

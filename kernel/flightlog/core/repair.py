@@ -11,6 +11,7 @@ One table for success, error, cancel and crash; `runtime/closing.py` is its only
 | tool/call, no result, write or external      | tool/result: unknown, said plainly                  |
 | no tool/call, but rows were lost in a repair | tool/result: unknown, said plainly                  |
 | call with an open question                   | approval/decided: cancelled, then as above          |
+| tool/call that waits for a child             | subagent/settled: interrupted, then as above        |
 | step open                                    | step/end                                            |
 | turn open                                    | turn/end with `end`                                 |
 """
@@ -28,10 +29,14 @@ from flightlog_hookspecs.events import (
     Event,
     RequestFailed,
     StepEnd,
+    SubagentSettled,
     ToolResult,
     TurnEnd,
 )
 from flightlog_hookspecs.tools import REPEATABLE, Outcome
+
+SESSION_CLOSED: Final = "session closed"
+"""The cause of a turn that is aborted since its owner leaves."""
 
 NOT_STARTED: Final = "Not started: the process ended before this call. Nothing happened; it is safe to call again."
 ABORTED_UNSTARTED: Final = "Cancelled before it started. Nothing happened."
@@ -62,6 +67,7 @@ def closing(state: State, end: TurnEnd, streamed: tuple[TextBlock, ...], unstart
             events.append(_cut_attempt(step, streamed))
         for call in step.unanswered:
             events += withdrawn(state, call)
+            events += abandoned(state, call)
             events.append(unanswered_result(call, step.message_seq, unstarted))
         events.append(StepEnd())
     events.append(end)
@@ -73,6 +79,16 @@ def withdrawn(state: State, call: Call) -> tuple[ApprovalDecided, ...]:
     if call.asked_seq is None or asked_about(state, call.asked_seq) is None:
         return ()
     return (ApprovalDecided(asked_seq=call.asked_seq, decision="cancelled", by="kernel"),)
+
+
+def abandoned(state: State, call: Call) -> tuple[SubagentSettled, ...]:
+    """That nobody waits any more for the child that `call` waited for, if it did; it can be resumed on its own."""
+    tasks = [state.children[child] for child in state.unsettled] if call.started else []
+    return tuple(
+        SubagentSettled(child=task.child, invocation_id=task.invocation_id, reason="interrupted")
+        for task in tasks
+        if call.started and task.invocation_id == call.started.invocation_id and not task.background
+    )
 
 
 def in_doubt(call: Call) -> tuple[Outcome, str]:

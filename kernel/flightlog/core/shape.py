@@ -45,6 +45,8 @@ def _accepted(hint: Any) -> _Accepted:
         return {tuple: lambda values: all((fits := item.get(type(value))) and fits(value) for value in values)}
     if has(hint):
         return {hint: lambda value: misfit(value) is None}
+    if hint is float:
+        return {kind: lambda _: True for kind in (float, int)}
     if hint in (str, bytes, int, bool, NoneType):
         return {hint: lambda _: True}
     return {kind: fits for choice in get_args(hint) for kind, fits in _accepted(choice).items()}

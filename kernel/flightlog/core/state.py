@@ -21,6 +21,7 @@ from flightlog_hookspecs.events import (
     RequestHeader,
     RequestRetry,
     Source,
+    SubagentSpawned,
     ToolCall,
     TurnEnd,
 )
@@ -33,6 +34,7 @@ NO_QUESTIONS: Final[GrowingSet[int]] = GrowingSet()
 NO_IDS: Final[GrowingSet[str]] = GrowingSet()
 NO_DECISIONS: Final[Mapping[str, Decision]] = MappingProxyType({})
 NO_CONTEXT: Final[Mapping[str, str]] = MappingProxyType({})
+NO_CHILDREN: Final[Mapping[str, SubagentSpawned]] = MappingProxyType({})
 AttemptPhase = Literal["none", "open", "failed", "answered"]
 
 
@@ -116,10 +118,16 @@ class State:
     `cancelling` says that a letter cancels the open turn; `context` what messages last said of each prompt
     section ("": that it no longer applies); `lock` numbers the session's lock that its owner holds; `plugins`
     are those registered; `remembered` holds what a person decided about a tool, to be remembered; `doubts` the
-    calls whose outcome nobody knows, each with the row of its result; `repair` is the id of the last repair.
+    calls whose outcome nobody knows, each with the row of its result; `repair` is the id of the last repair;
+    `depth` and `tools` are those of `session/created`, `parent` is the uid of the parent there; `children` holds the
+    newest task of each child ever, `unsettled` the names of those of whose task nothing has come yet, and `assigned`
+    the invocation ids of all tasks.
     """
 
     uid: str = ""
+    parent: str = ""
+    depth: int = 0
+    tools: tuple[str, ...] | None = None
     epoch: int = -1
     lock: int = 0
     closed: bool = False
@@ -139,6 +147,9 @@ class State:
     plugins: tuple[PluginVersion, ...] = ()
     remembered: Mapping[str, Decision] = NO_DECISIONS
     doubts: Mapping[Signature, int] = NO_DOUBTS
+    children: Mapping[str, SubagentSpawned] = NO_CHILDREN
+    unsettled: tuple[str, ...] = ()
+    assigned: GrowingSet[str] = NO_IDS
     header: RequestHeader | None = None
     header_seq: int = 0
     context: Mapping[str, str] = NO_CONTEXT

@@ -41,7 +41,7 @@ class Approvals:
 
     def __init__(self, journal: Journal, *, has_approver: bool) -> None:
         self._journal = journal
-        self._has_approver = has_approver
+        self.has_approver = has_approver
         self._news = trio.Event()
         self._fenced: StoreError | None = None
         self.waits = True
@@ -57,7 +57,7 @@ class Approvals:
         None when it is not to be waited for. Cancelling leaves the question to whoever closes the turn.
         """
         while (call := self._call(position)).decided is None:
-            if not self._has_approver:
+            if not self.has_approver:
                 await self._journal.append(lambda state: _denied(state, call), barrier=True)
                 continue
             if self._fenced:

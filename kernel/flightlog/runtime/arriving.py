@@ -42,8 +42,16 @@ async def fork_session(
 ) -> None:
     """Enter a fork of `source` as session `name`. See `Kernel.fork`."""
     uid = clock.new_id()
+    first = next(source.records()).event
+    assert isinstance(first, SessionCreated), "no log begins otherwise"
     created = SessionCreated(
-        uid=uid, title=title, origin_session=source.session, origin_uid=source.uid, origin_turn=turn
+        uid=uid,
+        title=title,
+        origin_session=source.session,
+        origin_uid=source.uid,
+        origin_turn=turn,
+        depth=first.depth,
+        tools=first.tools,
     )
 
     def encoded(reader: SessionReader) -> list[Encoded]:

@@ -14,6 +14,7 @@ from attrs import evolve
 
 from flightlog.core.inbox import accepted, removed, waiting
 from flightlog.core.plan import Append, Idle, RunTools, SendRequest, Stop, follow, plan
+from flightlog.core.repair import SESSION_CLOSED
 from flightlog.core.state import Call, State
 from flightlog.runtime.briefing import Briefing
 from flightlog.runtime.closing import close_turn
@@ -65,7 +66,7 @@ class Driver:
     def leave(self) -> None:
         """End the running turn as `cancel` does, unless what is left of it in the end only waits for people."""
         self._leaving = self._leaving or not self._cause
-        self.cancel("session closed")
+        self.cancel(SESSION_CLOSED)
 
     async def settle(self) -> None:
         """Close a suspended turn that was cancelled while nobody drove it."""

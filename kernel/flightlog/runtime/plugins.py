@@ -7,6 +7,7 @@ what happens in the loop is done by objects that are called one by one.
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, TypeVar, get_args
@@ -15,11 +16,13 @@ import pluggy
 
 from flightlog.core.context import HOST_SECTION
 from flightlog.core.prices import token_price
+from flightlog.core.shape import misfit
 from flightlog.core.tool_schema import prepare
 from flightlog.runtime import quarantine
 from flightlog.runtime.error_groups import described
 from flightlog.runtime.registration import Registration
 from flightlog.runtime.registry import Loaded, Offer, Registered, Registry
+from flightlog.runtime.subagent_tool import as_tool
 from flightlog_hookspecs import specs
 from flightlog_hookspecs.adapters import Adapter
 from flightlog_hookspecs.errors import PluginError, UsageError
@@ -133,7 +136,7 @@ def offered(plugin: object, version: PluginVersion) -> Offer:
     manager.hook.register_prompt_sections(
         register=lambda section: _take(offer, offer.sections, "prompt section", _section(section))
     )
-    manager.hook.register_subagents(register=lambda one: _take(offer, offer.subagents, "subagent", _subagent(one)))
+    manager.hook.register_subagents(register=lambda one: _take_subagent(offer, one, version))
     manager.hook.register_prices(register=lambda price: _take(offer, offer.prices, "price of", _price(price)))
     return offer
 
@@ -172,13 +175,17 @@ def _section(section: PromptSection) -> tuple[str, PromptSection]:
     return section.name, section
 
 
-def _subagent(subagent: Subagent) -> tuple[str, Subagent]:
+def _take_subagent(offer: Offer, subagent: Subagent, version: PluginVersion) -> None:
+    """Offer it, and the tool that it is to the model."""
     _expect(isinstance(subagent, Subagent), f"register_subagents was given {subagent!r}, not a Subagent")
+    wrong = misfit(subagent)
+    _expect(not wrong, f"subagent {subagent.name!r}: its {wrong} is not what it must be")
     _expect(
-        isinstance(subagent.name, str) and subagent.name != "",
-        f"a subagent's name must be a string, not {subagent.name!r}",
+        0 < subagent.timeout_s < math.inf and not (subagent.background and subagent.effect == "read"),
+        f"subagent {subagent.name!r}: no such time limit, or one in the background that says it only reads",
     )
-    return subagent.name, subagent
+    _take(offer, offer.tools, "tool", _tool(as_tool(subagent), version))
+    _take(offer, offer.subagents, "subagent", (subagent.name, subagent))
 
 
 def _price(price: Price) -> tuple[str, TokenPrice]:

@@ -52,7 +52,10 @@ class SentRequest:
 
 @frozen(kw_only=True)
 class SessionSummary:
-    """A session in a listing; times in Unix microseconds. `last_reason` is "open" for an open turn."""
+    """A session in a listing; times in Unix microseconds. `last_reason` is "open" for an open turn.
+
+    `parent` is the name of the session that this one is a child of, None for one that is nobody's.
+    """
 
     session: str
     uid: str
@@ -63,6 +66,8 @@ class SessionSummary:
     epoch: int
     last_turn: int | None
     last_reason: str | None
+    parent: str | None
+    depth: int
 
 
 @frozen(kw_only=True)
@@ -293,6 +298,8 @@ class LogReader:
                 epoch=row[6],
                 last_turn=row[7],
                 last_reason=row[8],
+                parent=row[9],
+                depth=row[10],
             )
             for row in self._store.read("sessions_page", -1 if limit is None else limit)
         ]

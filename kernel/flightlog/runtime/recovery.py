@@ -38,7 +38,7 @@ async def open_session(
     commits: GroupCommit,
     name: str,
     *,
-    title: str,
+    created: Callable[..., SessionCreated],
     plugins: Sequence[PluginVersion],
     expect: HeadToken | None,
     clock: Clock,
@@ -46,14 +46,14 @@ async def open_session(
     feed: Feed | None = None,
     take_over: bool = False,
 ) -> Journal:
-    """Take ownership of session `name`, creating it when there is none, and make it ready to run.
+    """Take ownership of session `name`, and make it ready to run. A new one begins with `created(uid=...)`.
 
     With `take_over`, from an owner that lives, too: that one can write no more. Raises `SessionBusy`
     while another owner lives, `LogCorrupt` or `SchemaTooNew` when the log is refused, `HeadMismatch`
     when it does not hold `expect`.
     """
     store = commits.store
-    found = store.key_of(name) or await _create(store, name, title, clock)
+    found = store.key_of(name) or await _create(store, name, created, clock)
     lock = own(store, name, found, take_over=take_over)
     feed = feed or Feed()
     journal: Journal | None = None
@@ -152,7 +152,7 @@ def check_token(store: Store, session: str, found: SessionKey, expect: HeadToken
 
 
 @trio.lowlevel.enable_ki_protection
-async def _create(store: Store, name: str, title: str, clock: Clock) -> SessionKey:
+async def _create(store: Store, name: str, created: Callable[..., SessionCreated], clock: Clock) -> SessionKey:
     uid = clock.new_id()
     first = Record(
         session=name,
@@ -161,7 +161,7 @@ async def _create(store: Store, name: str, title: str, clock: Clock) -> SessionK
         turn=None,
         step=None,
         epoch=0,
-        event=SessionCreated(uid=uid, title=title),
+        event=created(uid=uid),
     )
     encoded = encode(first, 0, uid, b"")
     await entered(store, NewSession(name, uid), [encoded])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Final, Generic, TypeVar
@@ -119,10 +119,14 @@ class PluginProblem:
 
 
 class Registry:
-    """Everything registered in one scope, and through it all that is in the scopes around it."""
+    """Everything registered in one scope, and through it all that is in the scopes around it.
 
-    def __init__(self, outer: Registry | None = None) -> None:
+    Of the tools around it only those in `allowed` are there, if that is given.
+    """
+
+    def __init__(self, outer: Registry | None = None, allowed: Collection[str] | None = None) -> None:
         self.outer = outer
+        self._allowed = allowed
         self.problems: list[PluginProblem] = []
         self.changes: trio.lowlevel.ParkingLot = outer.changes if outer else trio.lowlevel.ParkingLot()
         self._thread = threading.get_ident()
@@ -136,7 +140,12 @@ class Registry:
     @property
     def tools(self) -> Mapping[str, Registered[PreparedTool]]:
         """The tools by name."""
-        return ChainMap(self._tools, self.outer.tools) if self.outer else self._tools  # type: ignore[arg-type]
+        if self.outer is None:
+            return self._tools
+        outer = self.outer.tools
+        if self._allowed is not None:
+            outer = {name: outer[name] for name in self._allowed if name in outer}
+        return ChainMap(self._tools, outer)  # type: ignore[arg-type]
 
     @property
     def adapters(self) -> Mapping[str, Registered[Adapter]]:

@@ -49,6 +49,8 @@ class Session:
         self._driver = driver
         self._approvals = approvals = around.approvals
         self._registry = around.registry
+        self._children = around.children
+        self._children.woken = self._look_up
         self._observer = Observer(journal, around)
         self._inbox = Inbox(journal)
         self._letterbox = Letterbox(journal, self._inbox, driver, approvals)
@@ -110,8 +112,11 @@ class Session:
         self._check_open()
         await self._inbox.withdraw(message_id)
 
-    async def run(self, *, wait: bool = True) -> Turn | None:
+    async def run(self, *, wait: bool = True, children: bool = False) -> Turn | None:
         """Drive until idle; returns the last turn, None when there was nothing to do.
+
+        Children in the background that have not settled go on beside it, and after it until the session is closed.
+        With `children`, it returns once all of them have settled and the model has heard of it.
 
         A turn whose calls wait for a person's answers goes on when they come; without `wait` it is left
         open, and returned with reason "paused". A second call joins the first, and waits as that one does or
@@ -119,8 +124,21 @@ class Session:
         caller closes the turn, then goes on. Raises `StoreError` when the log cannot be written (reopen to
         resume) and `InvariantViolation` for a bug.
         """
+        turn = await self._run(wait=wait)
+        while children and (turn is None or turn.reason not in ("aborted", "paused")):
+            state = self._journal.state
+            if not wakes(state):
+                if not state.unsettled:
+                    break
+                await self._children.news()
+            turn = await self._run(wait=wait) or turn
+        return turn
+
+    async def _run(self, *, wait: bool) -> Turn | None:
         self._check_open()
         await self.take_letters()
+        self._check_open()
+        self._children.take_up()
         state = self._journal.state
         before = state.turn - state.turn_open  # a turn that is under way is one of those this call waits for
         while self._running is not None:
@@ -216,6 +234,7 @@ class Session:
         """Refuse everything from now on because of `error`, and wake whoever waits here for messages or answers."""
         self._fenced = error
         self._approvals.fence(error)
+        self._children.leave()
         self._wake.set()
 
     async def close(self) -> None:
@@ -230,6 +249,7 @@ class Session:
             while self._running is not None:
                 self._driver.leave()
                 await self._running.wait()
+            await self._children.close()
             with suppress(StoreStopped, Fenced):
                 await self._driver.settle()
             await self._registry.close()
@@ -244,9 +264,12 @@ class Session:
     async def _accept(self, way: Way, content: str | tuple[Block, ...], key: str | None) -> Accepted:
         self._check_open()
         accepted = await self._inbox.accept(way, content, key)
+        self._look_up()
+        return accepted
+
+    def _look_up(self) -> None:
         if wakes(self._journal.state):
             self._wake.set()
-        return accepted
 
     def _turn(self) -> Turn:
         state = self._journal.state

@@ -7,6 +7,7 @@ from attrs import field, frozen
 
 from flightlog.core.limits import Limits
 from flightlog.runtime.approvals import Approvals
+from flightlog.runtime.children import Children
 from flightlog.runtime.hooks import Hooks
 from flightlog.runtime.redacting import Redacting
 from flightlog.runtime.registry import Registry
@@ -21,6 +22,7 @@ class Surroundings:
     redacting: Redacting
     hooks: Hooks
     approvals: Approvals
+    children: Children
     threads: trio.CapacityLimiter = field(eq=False)
     workspace: str
     protected: tuple[str, ...]

@@ -58,7 +58,7 @@ class ToolRunner:
     def __init__(self, journal: Journal, around: Surroundings) -> None:
         self._journal = journal
         self._around = around
-        self._stopping = False
+        self._stopped = trio.Event()
         self._last_deadline = math.inf
         self._scopes: dict[int, trio.CancelScope] = {}
         self._running: set[int] = set()
@@ -199,9 +199,9 @@ class ToolRunner:
         journal.store.check_alive(
             in_place=False
         )  # another session's fault may have stopped it since the intent was committed
-        if self._stopping or plugin.taken_back:  # while the intent waited for the file: the body never began
+        if self._stopped.is_set() or plugin.taken_back:  # while the intent waited for the file: the body never began
             gone = failed(f"There is no tool named {item.call.name!r} any more. It was not started; nothing happened.")
-            end = failed(repair.ABORTED_UNSTARTED, "aborted") if self._stopping else gone
+            end = failed(repair.ABORTED_UNSTARTED, "aborted") if self._stopped.is_set() else gone
             await journal.append(self._result(item.call, end, call_seq, 0), barrier=True)
             self._finish(index)
             return
@@ -274,7 +274,7 @@ class ToolRunner:
     def _cut_off(self, tool: Tool) -> Rendered:
         """The end of a body that a cancel or its time limit cut off: the same verdict as after a crash."""
         repeatable = tool.effect in REPEATABLE
-        if self._stopping:
+        if self._stopped.is_set():
             return failed(repair.ABORTED, "aborted") if repeatable else failed(repair.UNKNOWN, "unknown")
         late = f"{tool.name} did not finish within {tool.timeout_s:g} s."
         if repeatable:
@@ -293,6 +293,7 @@ class ToolRunner:
             deadline=scope.deadline,
             workspace=self._around.workspace,
             protected=self._around.protected,
+            children=self._around.children.of_call(intent.invocation_id, self._stopped) if _is_ours(tool) else None,
         )
         leading = (context,) if item.prepared.wants_context else ()
         if tool.isolation == "process":
@@ -313,7 +314,7 @@ class ToolRunner:
 
     def stop(self, grace_s: float) -> None:
         """Give running bodies at most `grace_s` more seconds. May be called again, to hurry them."""
-        self._stopping = True
+        self._stopped.set()
         self._last_deadline = min(self._last_deadline, trio.current_time() + grace_s)
         for scope in self._scopes.values():
             scope.deadline = min(scope.deadline, self._last_deadline)
@@ -375,6 +376,11 @@ class ToolRunner:
             duration_us=duration_us,
             spill=end.spill,
         )
+
+
+def _is_ours(tool: Tool) -> bool:
+    """Whether its body runs on the kernel's own thread."""
+    return tool.isolation == "inline" and inspect.iscoroutinefunction(tool.body)
 
 
 def _refusal(call: Call, result: ToolResult, state: State) -> tuple[Event, ...]:

@@ -51,6 +51,8 @@ _LIFTED_FIELD: Final = {
     "turn/end": "message",
     "approval/asked": "question",
     "letter/taken": "reason",
+    "subagent/spawned": "task",
+    "subagent/settled": "result",
     "plugin/error": "error",
     "session/repaired": "detail",
 }

@@ -25,6 +25,8 @@ from flightlog_hookspecs.events import (
     RequestSent,
     SessionCreated,
     SessionRepaired,
+    SubagentSettled,
+    SubagentSpawned,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -119,6 +121,17 @@ def derived_from(event: Event) -> Derived:
         case SessionRepaired():
             return Derived(status=shown(event.rule))
         case SessionCreated():
-            return Derived(position=event.origin_turn or None, name=shown(event.title))
+            return Derived(
+                attempt=event.depth or None, position=event.origin_turn or None, name=shown(event.title), status=shown(event.parent_session) or None
+            )
+        case SubagentSpawned():
+            return Derived(
+                position=event.depth,
+                message_id=shown(event.invocation_id),
+                name=shown(event.child),
+                status=shown(event.subagent),
+            )
+        case SubagentSettled():
+            return Derived(message_id=shown(event.invocation_id), name=shown(event.child), status=event.reason)
         case _:
             return Derived()

@@ -140,7 +140,7 @@ SELECT place, coalesce(position + 1, 0), kind, text, data FROM messages
 WHERE session = ?1 AND place > ?2 AND place <= coalesce(?3, 9223372036854775807)
 -- The sessions last written to, newest first; -1 for all. Only those that are wanted are looked at closely.
 -- name: sessions_page
-SELECT s.session, s.uid, s.title, s.created_at, s.last_at, s.last_seq, s.epoch, s.last_turn, s.last_reason
+SELECT s.session, s.uid, s.title, s.created_at, s.last_at, s.last_seq, s.epoch, s.last_turn, s.last_reason, s.parent, s.depth
 FROM (SELECT name, (SELECT id FROM events e WHERE e.session = k.session ORDER BY seq DESC LIMIT 1) AS last_id
       FROM session_keys k ORDER BY last_id DESC LIMIT ?) newest
 CROSS JOIN sessions s ON s.session = newest.name

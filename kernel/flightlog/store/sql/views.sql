@@ -1,10 +1,11 @@
 -- The public SQL interface: stable names, plain columns only. Each has a Python twin in core/projections.py.
 
 -- view: sessions
--- One row a session: identity, length, and how its newest turn stands.
+-- One row a session: identity, length, and how its newest turn stands. A child names its `parent`, and how many levels down it is.
 CREATE VIEW sessions AS
 SELECT k.name AS session, k.uid, c.name AS title, c.at AS created_at, l.at AS last_at, l.seq AS last_seq, l.epoch,
-       t.turn AS last_turn, CASE WHEN t.turn IS NULL THEN NULL ELSE coalesce(e.status, 'open') END AS last_reason
+       t.turn AS last_turn, CASE WHEN t.turn IS NULL THEN NULL ELSE coalesce(e.status, 'open') END AS last_reason,
+       c.status AS parent, coalesce(c.attempt, 0) AS depth
 FROM session_keys k
 CROSS JOIN events c ON c.session = k.session AND c.seq = 1  -- CROSS: from few sessions to their rows, never the other way
 CROSS JOIN events l ON l.id = (SELECT id FROM events WHERE session = k.session ORDER BY seq DESC LIMIT 1)

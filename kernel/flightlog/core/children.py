@@ -1,0 +1,87 @@
+"""Child sessions: what they are called, what they are told, and what is said of how they ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Final
+
+from attrs import evolve
+
+from flightlog.core.inbox import accepted, keyed_id, wakes
+from flightlog.core.limits import CHILD_GOES_ON_MAX, SESSION_NAME_MAX_CHARS
+from flightlog.core.repair import SESSION_CLOSED
+from flightlog.core.spill import excerpt
+from flightlog.core.state import State
+from flightlog_hookspecs.content import text_blocks
+from flightlog_hookspecs.events import (
+    AssistantMessage,
+    Event,
+    Message,
+    SubagentSettled,
+    SubagentSpawned,
+    TurnEnd,
+    TurnEndReason,
+    UserMessage,
+)
+
+GO_ON: Final = "You were interrupted. Go on with your task."
+"""What a child in the background is told when it is taken up and its turn was cut off."""
+
+
+def child_name(parent: str, subagent: str, invocation_id: str) -> str:
+    """The name of the session that a call starts: the same call, the same child."""
+    tail = f"/{subagent}-{sha256(invocation_id.encode()).hexdigest()[:12]}"
+    return parent[: SESSION_NAME_MAX_CHARS - len(tail)] + tail
+
+
+def goes_on_as(child: State, invocation_id: str) -> str | None:
+    """The key under which a child is told to go on; None when its turn was not cut off, or too often."""
+    end = child.last_end
+    if end is None or child.turn_open or wakes(child):
+        return None
+    if end.reason != "interrupted" and (end.reason, end.cause) != ("aborted", SESSION_CLOSED):
+        return None
+    keys = [f"{invocation_id} goes on {number}" for number in range(1, CHILD_GOES_ON_MAX + 1)]
+    return next((key for key in keys if keyed_id(key) not in child.accepted), None)
+
+
+def last_words(messages: Sequence[Message], since: str) -> str:
+    """The last answer with words in it behind the message with id `since`, "" for none."""
+    for message in reversed(messages):
+        if isinstance(message, AssistantMessage) and message.text.strip():
+            return message.text
+        if isinstance(message, UserMessage) and message.message_id == since:
+            break
+    return ""
+
+
+def outcome(task: SubagentSpawned, end: TurnEnd, words: str, max_chars: int) -> SubagentSettled:
+    """What came of `task` when the child's last turn ended so."""
+    if end.reason == "completed":
+        result = words or "(It ended without words.)"
+    else:
+        why = ": ".join(filter(None, (end.reason, end.cause, end.code, end.message)))
+        result = f"The subagent {task.subagent!r} did not finish ({why}). Its session is {task.child!r}."
+        result += f"\nIts last words: {words}" if words else ""
+    return settlement(task, end.reason, excerpt(result, max_chars, f"session {task.child!r}"))
+
+
+def settlement(task: SubagentSpawned, reason: TurnEndReason, result: str) -> SubagentSettled:
+    """That `task` came to this."""
+    return SubagentSettled(child=task.child, invocation_id=task.invocation_id, reason=reason, result=result)
+
+
+def settling(state: State, settled: SubagentSettled) -> tuple[Event, ...]:
+    """The events that settle a task in the parent's log; none when it was settled before.
+
+    What came of one in the background is a message that cuts into the running turn, or brings one about.
+    """
+    task = state.children[settled.child]
+    if settled.child not in state.unsettled or task.invocation_id != settled.invocation_id:
+        return ()
+    if not task.background:
+        return (settled,)
+    content = text_blocks(f"[{task.subagent} {settled.child!r}: {settled.reason}]\n{settled.result}")
+    message = accepted(state, "steer", keyed_id(f"{settled.invocation_id} settled"), content)
+    return settled, evolve(message, source="subagent")

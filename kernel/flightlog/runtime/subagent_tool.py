@@ -1,0 +1,63 @@
+"""A subagent as the tool that it is to the model. It does nothing that a plugin's own tool could not do."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from flightlog.core.limits import CHILD_WIND_DOWN_S
+from flightlog_hookspecs.subagents import Children, Subagent
+from flightlog_hookspecs.tools import Tool, ToolContext, ToolOutput
+
+_TASK: Final[dict[str, Any]] = {
+    "task": {
+        "type": "string",
+        "minLength": 1,
+        "description": "What to do, with all that must be known for it: nothing else of this conversation is seen.",
+    }
+}
+_MORE: Final[dict[str, Any]] = {
+    "child": {
+        "type": "string",
+        "description": "The name of one that was started before, to give this to it. Left out: a new one is started.",
+    },
+    "steer": {
+        "type": "boolean",
+        "description": "With `child`: cut into what it is doing, instead of waiting until it is done.",
+    },
+}
+
+
+def as_tool(subagent: Subagent) -> Tool:
+    """The tool by which the model calls `subagent`."""
+
+    async def waits(context: ToolContext, task: str) -> ToolOutput:
+        end = await _children(context).run(subagent, task)
+        return ToolOutput(content=end.text, is_error=end.reason != "completed")
+
+    async def goes_on(context: ToolContext, task: str, child: str = "", steer: bool = False) -> str:
+        if child:
+            await _children(context).send(subagent, child, task, steer=steer)
+            return f"Sent to {child!r}."
+        started = await _children(context).start(subagent, task)
+        return f"Started as {started!r}. What comes of it will be told to you in a message."
+
+    return Tool(
+        body=goes_on if subagent.background else waits,
+        name=subagent.name,
+        description=subagent.description,
+        parameters={
+            "type": "object",
+            "properties": _TASK | (_MORE if subagent.background else {}),
+            "required": ["task"],
+            "additionalProperties": False,
+        },
+        mode="parallel",
+        effect=subagent.effect,
+        # The child is cancelled when its time is up; only one that does not come to an end is cut off.
+        timeout_s=60.0 if subagent.background else subagent.timeout_s + CHILD_WIND_DOWN_S,
+    )
+
+
+def _children(context: ToolContext) -> Children:
+    assert context.children is not None, "the body is async and runs on the kernel's thread"
+    return context.children
