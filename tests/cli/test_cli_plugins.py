@@ -55,7 +55,7 @@ def test_what_each_plugin_registers_is_listed(mixed: Shell) -> None:
     out = mixed.run("plugins").out
     assert "rich_one 1.0\n" in out
     for line in (
-        "  tools     look (parallel, read)",
+        "  tools     look (parallel, read), critic (parallel, external)",
         "  sections  manners (static)",
         "  hooks     before_tool: guard",
         "  subagents critic",
@@ -83,7 +83,10 @@ def test_json_is_one_document_whatever_plugins_print(mixed: Shell) -> None:
     assert listed["rich_one"] == {
         "name": "rich_one",
         "version": "1.0",
-        "tools": [{"name": "look", "mode": "parallel", "effect": "read"}],
+        "tools": [
+            {"name": "look", "mode": "parallel", "effect": "read"},
+            {"name": "critic", "mode": "parallel", "effect": "external"},
+        ],
         "adapters": [],
         "sections": [{"name": "manners", "kind": "static", "rank": 1}],
         "hooks": [{"point": "before_tool", "name": "guard"}],

@@ -35,6 +35,8 @@ from flightlog_hookspecs.events import (
     SessionRepaired,
     StepEnd,
     StepStart,
+    SubagentSettled,
+    SubagentSpawned,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -118,6 +120,11 @@ TAKEN = LetterTaken(letter_id="l1", verb="approve", outcome="obeyed")
 TOLD = UserMessage(
     message_id="c1", content=(*text_blocks("now:"), *text_blocks("be brief")), source="context", section="rules"
 )
+TASK = SubagentSpawned(child="s/a", subagent="a", depth=1, invocation_id="u.1.1.0", task="look")
+BESIDE = evolve(TASK, background=True)
+CAME = SubagentSettled(child="s/a", invocation_id="u.1.1.0", reason="completed", result="blue")
+TWO: Log = (*STARTED, evolve(CALL, position=1, call_id="c2", invocation_id="u.1.1.1"))
+AGAIN = {"invocation_id": "u.1.1.1"}
 NEXT = evolve(OPENED, lock=1)
 LOADED = PluginLoaded(plugin="p", version="1")
 GONE = PluginUnloaded(plugin="p", version="1")
@@ -191,6 +198,28 @@ CASES: dict[str, list[Case]] = {
     "letter-once": [
         ((*REST, TAKEN), TAKEN),
         ((*REST, TAKEN, ACCEPT), evolve(TAKEN, verb="cancel", outcome="refused")),
+    ],
+    "spawned-by-call": [
+        (REST, TASK),
+        (CALLING, TASK),
+        (STARTED, evolve(TASK, **AGAIN)),
+        ((*STARTED, RESULT), TASK),
+        ((*STARTED, TASK), evolve(TASK, child="s/b")),
+        ((*STARTED, TASK, CAME), TASK),
+    ],
+    "spawned-depth": [(STARTED, evolve(TASK, depth=depth)) for depth in (0, 2)],
+    "spawned-twice": [
+        ((*TWO, TASK), evolve(TASK, **AGAIN)),
+        ((*TWO, BESIDE), evolve(BESIDE, **AGAIN)),
+        ((*TWO, TASK, CAME), evolve(BESIDE, **AGAIN)),
+        ((*TWO, BESIDE, CAME), evolve(TASK, **AGAIN)),
+    ],
+    "settled-once": [
+        (STARTED, CAME),
+        ((*STARTED, TASK, CAME), CAME),
+        ((*TWO, TASK), evolve(CAME, **AGAIN)),
+        ((*STARTED, TASK), evolve(CAME, child="s/b")),
+        ((*TWO, BESIDE, CAME, evolve(BESIDE, **AGAIN)), CAME),
     ],
     "claim-lost": [
         (CLAIMED, TAKEN),
@@ -360,6 +389,8 @@ PLACES: dict[type, tuple[Log, Event]] = {
     ApprovalAsked: (CALLING, QUESTION),
     ApprovalDecided: (QUESTIONED, ALLOWED),
     LetterTaken: (QUESTIONED, TAKEN),
+    SubagentSpawned: (STARTED, TASK),
+    SubagentSettled: ((*STARTED, TASK, RESULT), CAME),
     PluginFault: (STARTED, FAULT),
     PluginLoaded: (REST, LOADED),
     PluginUnloaded: ((*REST, LOADED), GONE),
@@ -424,6 +455,9 @@ def test_every_rule_has_an_example() -> None:
         pytest.param(PENDING, evolve(WITHDRAW, cause="cancelled"), id="a pending message is cancelled"),
         pytest.param((*REST, TAKEN), evolve(TAKEN, letter_id="l2"), id="the next letter is taken"),
         pytest.param((*OPEN, ACCEPT), TAKEN, id="a letter is taken during an answer"),
+        pytest.param((*TWO, BESIDE, CAME), evolve(BESIDE, **AGAIN), id="a settled child gets another task"),
+        pytest.param((*STARTED, BESIDE, RESULT), CAME, id="a child settles behind the result of its call"),
+        pytest.param((*STARTED, BESIDE), CAME, id="a child settles before the result of its call"),
         pytest.param(REST, FAULT, id="a plugin's fault outside of turns"),
         pytest.param(OPEN, evolve(SAID, finish="interrupted"), id="an answer is cut off"),
         pytest.param(OPEN, evolve(ASKED, finish="stop"), id="calls that end with stop"),

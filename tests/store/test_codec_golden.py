@@ -34,6 +34,8 @@ from flightlog_hookspecs.events import (
     Spill,
     StepEnd,
     StepStart,
+    SubagentSettled,
+    SubagentSpawned,
     ToolCall,
     ToolResult,
     ToolSpec,
@@ -126,6 +128,9 @@ EVENTS: tuple[Event, ...] = (
         cause="accepted",
         content=(FileBlock.of(b"GIF89a", name="cat.gif"), FileBlock.of(b"{}", media_type="application/json")),
     ),
+    SubagentSpawned(child="s/a", subagent="a", depth=1, invocation_id=f"{UID}.1.1.0", task="look", background=True),
+    SubagentSettled(child="s/a", invocation_id=f"{UID}.1.1.0", reason="completed", result="blue"),
+    SessionCreated(uid=UID, parent_session="s", parent_uid="p", depth=1, tools=("look",)),
 )
 GOLDEN = (
     ('{"uid":"0123456789abcdef0123456789abcdef","title":"Ünïcode"}', "c6532fcb80064de3"),
@@ -181,6 +186,18 @@ GOLDEN = (
     (
         '{"slot":"next_turn","start":0,"message_id":"m3","cause":"accepted","content":[{"media_type":"image/gif","sha256":"610f5ae4d76e332636a17bd357fd6ce99029316a99d320280d4d77a746bf29e8","size_bytes":6,"name":"cat.gif","type":"file"},{"media_type":"application/json","sha256":"44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a","size_bytes":2,"type":"file"}]}',
         "ed0435cf290ade04",
+    ),
+    (
+        '{"child":"s/a","subagent":"a","depth":1,"invocation_id":"0123456789abcdef0123456789abcdef.1.1.0","background":true}',
+        "39b67e21fc2e987f",
+    ),
+    (
+        '{"child":"s/a","invocation_id":"0123456789abcdef0123456789abcdef.1.1.0","reason":"completed"}',
+        "d3313e86bd358685",
+    ),
+    (
+        '{"uid":"0123456789abcdef0123456789abcdef","parent_session":"s","parent_uid":"p","depth":1,"tools":["look"]}',
+        "22575c7229c1200d",
     ),
 )
 """Of each row its data and the beginning of its digest."""

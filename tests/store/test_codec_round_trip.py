@@ -40,6 +40,8 @@ from flightlog_hookspecs.events import (
     Record,
     RequestFailed,
     SessionRepaired,
+    SubagentSettled,
+    SubagentSpawned,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -84,6 +86,10 @@ def words_of(event: Any) -> str | None:
             return event.question or None
         case LetterTaken():
             return event.reason or None
+        case SubagentSpawned():
+            return event.task or None
+        case SubagentSettled():
+            return event.result or None
         case PluginFault():
             return event.error or None
         case SessionRepaired():

@@ -13,7 +13,7 @@ import flightlog
 from flightlog import Kernel, Limits, Session, Turn
 from flightlog.runtime.clock import Boundary, no_boundary
 from flightlog.testing import Bundle, FakeModel, fixed_clock
-from flightlog_hookspecs import Hook, Subagent, Tool
+from flightlog_hookspecs import Hook, Subagent
 from flightlog_hookspecs.events import Record, SubagentSettled, SubagentSpawned
 from support.kernels import events_of, new_id
 
@@ -29,17 +29,20 @@ class Family:
         parent: Sequence[Any],
         child: Sequence[Any],
         *,
-        tools: Iterable[Tool] = (),
+        tools: Iterable[Any] = (),
         hooks: Iterable[Hook] = (),
         limits: Limits = PARENT_LIMITS,
         approver: bool = False,
         on_boundary: Boundary = no_boundary,
+        tools_of_child: tuple[str, ...] | None = None,
         **scout: Any,
     ) -> None:
         self.path = folder / "family.db"
         self.parent, self.child = FakeModel(parent), FakeModel(child, "child")
         self.tools, self.hooks = list(tools), list(hooks)
         self.limits, self.approver, self.on_boundary = limits, approver, on_boundary
+        if tools_of_child is not None:
+            scout["tools"] = tools_of_child
         options = {"name": "scout", "description": "Looks.", "prompt": "You look.", "model": "child:m"} | scout
         self.subagents = [Subagent(**options)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from attrs import define, evolve, field
 from hypothesis import strategies as st
@@ -41,6 +41,8 @@ from flightlog_hookspecs.events import (
     Source,
     StepEnd,
     StepStart,
+    SubagentSettled,
+    SubagentSpawned,
     TokenPrice,
     ToolCall,
     ToolResult,
@@ -78,6 +80,7 @@ _failures = st.builds(
     message=_words,
     retryable=st.booleans(),
 )
+_links: list[dict[str, Any]] = [{}, {}, {"parent_session": "pa\0", "parent_uid": "u", "depth": 2, "tools": ("look",)}]
 _prices = st.none() | st.builds(
     TokenPrice,
     currency=st.sampled_from(["USD", "EUR"]),
@@ -119,7 +122,10 @@ class Walk:
     def __attrs_post_init__(self) -> None:
         self._random = Random(self.seed)
         origin = self._drawn(st.sampled_from([0, 0, 0, 1, 2]))
-        self.append(SessionCreated(uid=f"uid of {self.session}", title=self._drawn(_brief), origin_turn=origin))
+        link = self._drawn(st.sampled_from(_links))
+        self.append(
+            SessionCreated(uid=f"uid of {self.session}", title=self._drawn(_brief), origin_turn=origin, **link)
+        )
 
     def move(self) -> None:
         """Make one of the moves that are possible now."""
@@ -162,6 +168,8 @@ class Walk:
             yield self._reopen
             return
         yield from (self._accept, self._accept, self._take_letter, self._ignorable, self._reopen)
+        if state.unsettled:
+            yield self._settle
         if self._random.random() < 0.1:
             yield from (self._fault, *([self._decide] if state.questions else []))
         if state.next_turn or state.next_step:
@@ -186,6 +194,8 @@ class Walk:
                 yield from [self._ask] * 2
             if state.questions:
                 yield from [self._decide] * 4
+            if self._may_spawn():
+                yield from [self._spawn] * 2
             return
         yield from [self._end_step] * (5 if step.phase == "answered" else 1)
         if step.phase in ("none", "failed"):
@@ -412,6 +422,37 @@ class Walk:
             decisions.append("cancelled")
         decision = self._drawn(st.sampled_from(decisions))
         return (ApprovalDecided(asked_seq=asked_seq, decision=decision, by=self._drawn(_brief)),)
+
+    def _may_spawn(self) -> list[ToolCall]:
+        """The started calls that may give a child a task."""
+        calls = [call.started for call in self._unanswered() if call.started]
+        return [call for call in calls if call.invocation_id not in self.state.assigned]
+
+    def _spawn(self) -> tuple[Event, ...]:
+        """A task for a new child, or for one that had another."""
+        call = self._drawn(st.sampled_from(self._may_spawn()))
+        settled = [c for c, task in self.state.children.items() if task.background and c not in self.state.unsettled]
+        child = self._drawn(st.sampled_from([f"{self.session}/{len(self.records)}", *settled]))
+        return (
+            SubagentSpawned(
+                child=child,
+                subagent=self._drawn(_brief),
+                depth=self.state.depth + 1,
+                invocation_id=call.invocation_id,
+                task=self._drawn(_words),
+                background=child in settled or self._drawn(st.booleans()),
+            ),
+        )
+
+    def _settle(self) -> tuple[Event, ...]:
+        child = self._drawn(st.sampled_from(self.state.unsettled))
+        settled = SubagentSettled(
+            child=child,
+            invocation_id=self.state.children[child].invocation_id,
+            reason=self._drawn(st.sampled_from(["completed", "aborted", "error", "max_steps", "interrupted"])),
+            result=self._drawn(_words),
+        )
+        return (settled, *(self._accept() if self.state.children[child].background else ()))
 
     def _fault(self) -> tuple[Event, ...]:
         return (PluginFault(plugin="p", hook=self._drawn(_brief), error=self._drawn(_words)),)

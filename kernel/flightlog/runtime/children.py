@@ -308,6 +308,8 @@ class Children:
         ) as (child, journal):
             if journal.state.parent != parent.uid:
                 raise UsageError("its session exists already, and is not a child of this one")
+            if tools is None and journal.state.repair:
+                raise UsageError("its log was repaired, so what it did may be lost. Look at it, and resume it by hand")
             if subagent is None and journal.state.header is None:
                 raise UsageError("it had not begun, and no such subagent is registered any more")
             yield child, journal
