@@ -285,16 +285,19 @@ async def test_one_that_somebody_else_has_open_is_waited_for(
     async with family.session() as session:
         await start(session, gate)
     child = child_of(family.path)
-    async with family.kernel() as kernel, trio.open_nursery() as nursery:
-        async with kernel.session("s", model="fake:m") as session:
-            async with kernel.session(child) as mine:
-                nursery.start_soon(session.run)
-                await trio.sleep(10)
-                await mine.followup("do what I say")
-                gate.go.set()
-                await mine.run()
-                assert events_of(family.path, SubagentSettled) == []
-            await session.run(children=True)
+    async with (
+        family.kernel() as kernel,
+        trio.open_nursery() as nursery,
+        kernel.session("s", model="fake:m") as session,
+    ):
+        async with kernel.session(child) as mine:
+            nursery.start_soon(session.run)
+            await trio.sleep(10)
+            await mine.followup("do what I say")
+            gate.go.set()
+            await mine.run()
+            assert events_of(family.path, SubagentSettled) == []
+        await session.run(children=True)
     assert told(family) == [f"[scout {child!r}: completed]\nBlue sky."]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from flightlog.store.codec import Encoded, payloads_of
 from flightlog.store.replay import lone_record
@@ -35,3 +36,9 @@ def cut_log(source: Path, target: Path, rows: int, name: str = "s") -> None:
     finally:
         new.close()
         old.close()
+
+
+def cut_file(source: Path, target: Path, rows: Mapping[str, int]) -> None:
+    """Write the first rows of each session, so many as `rows` says, into the new file `target`."""
+    for name, count in rows.items():
+        cut_log(source, target, count, name)
