@@ -162,6 +162,39 @@ async def test_a_child_that_works_is_sent_more_by_the_same_tool(tmp_path: Path) 
     assert told(family) == [f"[scout {child!r}: completed]\nMore."]
 
 
+async def test_what_it_is_sent_as_it_comes_to_rest_is_done_before_it_settles(tmp_path: Path) -> None:
+    gate = Gate()
+    family = Family(tmp_path, START, LOOKING, tools=[gate.tool], background=True)
+    async with family.kernel() as kernel, kernel.session("s", model="fake:m") as session:
+        await start(session, gate)
+        child = child_of(family.path)
+        async with session._children._gates[child]:
+            gate.go.set()
+            await until(kernel.read(child), lambda record: isinstance(record.event, TurnEnd))
+            await trio.testing.wait_all_tasks_blocked(0.001)
+            await kernel.mailbox(child).followup("and more")
+        await session.run(children=True)
+    assert tasks_of(family) == ["look around", "and more"]
+    assert told(family) == [f"[scout {child!r}: completed]\nMore."]
+
+
+async def test_a_parent_that_was_imported_elsewhere_begins_no_child_again(tmp_path: Path) -> None:
+    gate = Gate()
+    family = Family(tmp_path, START, LOOKING, tools=[gate.tool], background=True)
+    async with family.session() as session:
+        await start(session, gate)
+    with flightlog.open_log(family.path, discover=False) as log:
+        log.session("s").export(tmp_path / "s.jsonl")
+    there = Family(tmp_path, START, LOOKING, tools=[gate.tool], background=True)
+    there.path = tmp_path / "there.db"
+    gate.go.set()
+    async with there.kernel() as kernel:
+        await kernel.import_session(tmp_path / "s.jsonl")
+    await there.run("go on")
+    assert [settled.reason for settled in events_of(there.path, SubagentSettled)] == ["error"]
+    assert there.child.requests == []
+
+
 async def test_a_child_that_has_settled_is_given_another_task(tmp_path: Path) -> None:
     gate = Gate()
     gate.go.set()
@@ -308,6 +341,7 @@ async def test_one_that_was_purged_is_reported_and_never_begun_again(tmp_path: P
         await start(session, gate)
     child = child_of(family.path)
     purge(family.path, child)
+    gate.go.set()
     await family.run("go on")
     assert [settled.reason for settled in events_of(family.path, SubagentSettled)] == ["error"]
     assert "its session is not in this file" in told(family)[0]
