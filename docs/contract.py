@@ -25,6 +25,8 @@ REGISTERED = (
     hooks.Hook,
     redaction.Redaction,
     subagents.Subagent,
+    subagents.Children,
+    subagents.ChildEnd,
     prices.Price,
 )
 STREAMED = get_args(stream.BlockEvent)
