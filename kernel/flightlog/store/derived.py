@@ -122,7 +122,10 @@ def derived_from(event: Event) -> Derived:
             return Derived(status=shown(event.rule))
         case SessionCreated():
             return Derived(
-                attempt=event.depth or None, position=event.origin_turn or None, name=shown(event.title), status=shown(event.parent_session) or None
+                attempt=event.depth or None,
+                position=event.origin_turn or None,
+                name=shown(event.title),
+                status=shown(event.parent_session) or None,
             )
         case SubagentSpawned():
             return Derived(

@@ -16,7 +16,15 @@ from flightlog.testing.faults.oracles import Broken, Essence, Places
 from flightlog.testing.faults.workloads import Workload
 from flightlog.testing.faults.world import Fact, World
 from flightlog_hookspecs.errors import FlightlogError
-from flightlog_hookspecs.events import InboxSplice, Record, RequestSent, ToolCall, ToolResult
+from flightlog_hookspecs.events import (
+    InboxSplice,
+    Record,
+    RequestSent,
+    SessionCreated,
+    SubagentSpawned,
+    ToolCall,
+    ToolResult,
+)
 
 
 @frozen(eq=False)
@@ -57,11 +65,16 @@ class Judge:
 
     @classmethod
     def by(cls, bench: Bench, workload: Workload, seed: int, unbroken: Log, *, memo: bool = True) -> Judge:
-        """A judge who compares with the `unbroken` log."""
-        essences = {name: oracles.essence(messages) for name, messages in unbroken.messages.items()}
+        """A judge who compares with the `unbroken` log.
+
+        A child is not compared: which call has it, and so its name, depends on the crash. Its effects are.
+        """
+        grown_up = [name for name, records in unbroken.records.items() if not _parent(records)]
+        essences = {name: oracles.essence(unbroken.messages[name]) for name in grown_up}
         requests = {
             name: frozenset(r.event.sha256 for r in records if isinstance(r.event, RequestSent))
             for name, records in unbroken.records.items()
+            if name in essences
         }
         return cls(bench, workload, seed, memo, essences, requests, registry_of(workload))
 
@@ -89,12 +102,16 @@ class Judge:
                 broken += oracles.recovery(records, counts[name])
             broken += oracles.one_outcome(records)
             broken += oracles.streamed(records)
+            if _parent(records):
+                continue
             broken += oracles.conversation(log.messages[name], self.essences[name])
             if self.workload.steady:
                 broken += oracles.requests(records, self.requests[name])
         if lost := self.essences.keys() - log.records.keys():
             broken.append(Broken("P7", f"there is no session {sorted(lost)}"))
-        calls = [record for record in log.all_records() if isinstance(record.event, (ToolCall, ToolResult))]
+        calls = [
+            record for record in log.all_records() if isinstance(record.event, (ToolCall, ToolResult, SubagentSpawned))
+        ]
         return Ending(world.ledger, broken, calls)
 
     async def _recover_twice(self, files: Files, found: Found, number: int) -> list[Broken]:
@@ -105,6 +122,12 @@ class Judge:
     async def _recovered(self, files: Files, found: Found, number: int) -> tuple[list[Row], Files]:
         self.bench.lay_out(files)
         return await recovered(self.bench, self.workload, self.registry, found.keys, seed=self.seed, number=number)
+
+
+def _parent(records: Sequence[Record]) -> str:
+    """The session that this one is a child of, "" for none."""
+    first = records[0].event
+    return first.parent_session if isinstance(first, SessionCreated) else ""
 
 
 def places_in(found: Found, log: Log) -> Places:

@@ -40,6 +40,8 @@ from flightlog_hookspecs.events import (
     SessionCreated,
     SessionOpened,
     StepEnd,
+    SubagentSettled,
+    SubagentSpawned,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -54,7 +56,7 @@ Row = tuple[Any, ...]
 _NOWHERE: Final = 2**62
 """The id of a row that never was."""
 _CUT_OFF: Final = ("not_started", "aborted", "unknown")
-_CLOSING: Final = (AssistantMessage, RequestFailed, ToolResult, ApprovalDecided, StepEnd, TurnEnd)
+_CLOSING: Final = (AssistantMessage, RequestFailed, ToolResult, ApprovalDecided, SubagentSettled, StepEnd, TurnEnd)
 
 
 @frozen
@@ -220,8 +222,12 @@ def effects(facts: Sequence[Fact]) -> Iterator[Broken]:
 
 
 def intents(facts: Sequence[Fact], records: Sequence[Record]) -> Iterator[Broken]:
-    """P6: each effect has its `tool/call`; P5: each result that says ok has its effect. `records` of all sessions."""
+    """P6: each effect has its `tool/call`; P5: each result that says ok has its effect. `records` of all sessions.
+
+    The effect of a call that gave a child a task is the child's.
+    """
     done = {fact.invocation_id for fact in facts if isinstance(fact, Done)}
+    delegated = {record.event.invocation_id for record in records if isinstance(record.event, SubagentSpawned)}
     calls = {record.event.invocation_id for record in records if isinstance(record.event, ToolCall)}
     yield from (Broken("P6", f"{invocation_id} took effect, and no call says so") for invocation_id in done - calls)
     by_row = {(r.session, r.seq): r.event.invocation_id for r in records if isinstance(r.event, ToolCall)}
@@ -229,7 +235,7 @@ def intents(facts: Sequence[Fact], records: Sequence[Record]) -> Iterator[Broken
         event = record.event
         if isinstance(event, ToolResult) and event.outcome == "ok" and event.call_seq is not None:
             invocation_id = by_row[record.session, event.call_seq]
-            if invocation_id not in done:
+            if invocation_id not in done | delegated:
                 yield Broken("P5", f"{invocation_id} is reported as done and never took effect")
 
 

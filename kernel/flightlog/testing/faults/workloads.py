@@ -32,12 +32,13 @@ from flightlog_hookspecs import (
     Request,
     Retry,
     StepView,
+    Subagent,
     Switch,
     Verdict,
 )
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.errors import ProviderError, UsageError
-from flightlog_hookspecs.events import AssistantMessage, Message, ToolResult, UserMessage
+from flightlog_hookspecs.events import AssistantMessage, Message, SubagentSpawned, ToolResult, UserMessage
 from flightlog_hookspecs.tools import Effect, Mode
 
 GO_ON: Final = "go on"
@@ -197,6 +198,47 @@ async def _elsewhere(failed: FailedRequest) -> Retry | Switch:
 
 async def _back(view: StepView) -> Switch | None:
     return Switch(view.session_model) if view.model != view.session_model else None
+
+
+@frozen
+class Delegated(Script):
+    """A script whose steps may call a subagent "helper": each task of it is the text of an order `within`.
+
+    The host resumes on its own a child that a crash has cut off.
+    """
+
+    within: tuple[Order, ...] = ()
+
+    @property
+    def orders(self) -> dict[str, Order]:
+        """Those of the children, too."""
+        return {**super().orders, **{order.text: order for order in self.within}}
+
+    def plugins(self, world: World) -> Sequence[object]:
+        """The subagent as well."""
+        helper = Subagent(name="helper", description="Helps.", prompt="Help.", model=self.model)
+        return [*super().plugins(world), Bundle(subagents=[helper])]
+
+    async def run(self, kernel: Kernel, world: World) -> None:
+        """Work through the orders, then see to it that the children come to their end, too."""
+        await super().run(kernel, world)
+        reader = kernel.read(self.sessions[0][0])
+        spawned = [record.event for record in reader.records() if isinstance(record.event, SubagentSpawned)]
+        for child in spawned:
+            await self._see_through(kernel, world, child.child)
+
+    async def _see_through(self, kernel: Kernel, world: World, child: str) -> None:
+        try:
+            kernel.read(child)
+        except UsageError:
+            return  # a death came before it began
+        async with kernel.session(child, model=self.model, limits=_LIMITS) as session:
+            for _ in range(_NUDGES_MAX):
+                await session.run()
+                if not session.pending and finished(self.orders, kernel.read(child).messages()):
+                    return
+                await world.followup(session, GO_ON)
+        raise AssertionError(f"child {child!r} does not get anywhere")
 
 
 def _long(text: str) -> str:
@@ -384,6 +426,11 @@ SCRIPTS: Final = (
     _one("large", Order("dump it", ((("dump", "a"), ("write", "b")),)), Order("x" * 70_000)),
     Failing("retried", (("s", (Order("try", ((("write", "a"),),)),)),)),
     Failing("moved", (("s", (Order("move", ((("send", "a"),),)),)),), moves=True),
+    Delegated(
+        "delegated",
+        (("s", (Order("share", ((("write", "a"), ("helper", "dig")), (("send", "b"),))),)),),
+        within=(Order("dig", ((("write", "c"), ("look", "d")),)),),
+    ),
     Script(
         "interleaved",
         (
