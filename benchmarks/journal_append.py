@@ -17,7 +17,7 @@ from flightlog.runtime.group_commit import GroupCommit
 from flightlog.runtime.recovery import open_session
 from flightlog.store.store import Store
 from flightlog_hookspecs.content import text_blocks
-from flightlog_hookspecs.events import InboxSplice
+from flightlog_hookspecs.events import InboxSplice, SessionCreated
 from floor import Floor, Recorder
 from side_by_side import Contestant, compare, timed
 
@@ -42,7 +42,13 @@ async def append_all(folder: Path, barrier: bool) -> float:
     """Append every event on its own; the seconds it took."""
     store = Store.open(str(folder / "log.db"))
     journal = await open_session(
-        GroupCommit(store), "s", title="", plugins=(), expect=None, clock=flightlog.Clock(), on_boundary=no_boundary
+        GroupCommit(store),
+        "s",
+        created=SessionCreated,
+        plugins=(),
+        expect=None,
+        clock=flightlog.Clock(),
+        on_boundary=no_boundary,
     )
     events = splices()
     start = time.perf_counter()

@@ -20,7 +20,7 @@ from flightlog.store.store import Store
 from flightlog.testing import FakeModel, calls, fixed_clock, words
 from flightlog_hookspecs import Tool
 from flightlog_hookspecs.errors import Fenced, SessionBusy
-from flightlog_hookspecs.events import PluginFault, SessionOpened
+from flightlog_hookspecs.events import PluginFault, SessionCreated, SessionOpened
 from support.children import closing_process, started
 from support.conversation import assert_at_rest
 from support.kernels import events_of, kinds_of, new_id, opened, outcomes_of
@@ -211,7 +211,7 @@ def test_at_any_time_at_most_one_of_several_owners_can_write(tmp_path: Path, ste
                     held[who] = await open_session(
                         GroupCommit(stores[who]),
                         "s",
-                        title="",
+                        created=SessionCreated,
                         plugins=(),
                         expect=None,
                         clock=evolve(fixed_clock(), new_id=new_id),
