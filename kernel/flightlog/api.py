@@ -174,14 +174,15 @@ class Kernel:
             system = given(state).get(HOST_SECTION, "")
         outer.adapter_of(model)
         registry = Registry(outer=outer, allowed=state.tools)
+        redacting = Redacting(registry)
         house = House(
             registry=registry,
             limits=limits,
             approver=approver,
             open=self._owned,
             start_soon=self._background.start_soon,
+            redact=redacting.text,
         )
-        redacting = Redacting(registry)
         around = Surroundings(
             registry=registry,
             limits=limits,

@@ -123,9 +123,7 @@ class Walk:
         self._random = Random(self.seed)
         origin = self._drawn(st.sampled_from([0, 0, 0, 1, 2]))
         link = self._drawn(st.sampled_from(_links))
-        self.append(
-            SessionCreated(uid=f"uid of {self.session}", title=self._drawn(_brief), origin_turn=origin, **link)
-        )
+        self.append(SessionCreated(uid=f"uid of {self.session}", title=self._drawn(_brief), origin_turn=origin, **link))
 
     def move(self) -> None:
         """Make one of the moves that are possible now."""

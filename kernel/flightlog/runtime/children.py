@@ -93,6 +93,8 @@ class House:
     open: OpenSession
     start_soon: Callable[..., object]
     """Start a task that is the kernel's, not its caller's."""
+    redact: Callable[[str], str]
+    """What may be written of words that came from outside."""
 
 
 class Children:
@@ -319,7 +321,7 @@ class Children:
         return outcome(task, journal.state.last_end or _WITHDRAWN, words, self._house.limits.tool_output_max_chars)
 
     def _failed(self, task: SubagentSpawned, error: Exception) -> SubagentSettled:
-        end = TurnEnd(reason="error", message=described(error))
+        end = TurnEnd(reason="error", message=self._house.redact(described(error)))
         return outcome(task, end, "", self._house.limits.tool_output_max_chars)
 
     async def _settle(self, settled: SubagentSettled) -> None:
