@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 import trio
 from flightlog_process import Shell
 
 import flightlog
-from flightlog.testing import FakeModel
+from flightlog.testing import FakeModel, calls, words
 from flightlog_hookspecs.events import RequestSent
 from flightlog_plugins import files
+from support.family import Family, child_of
 from support.kernels import opened
 
 READING = (
@@ -47,6 +49,18 @@ def test_reading_a_crashed_log_changes_no_byte(stubborn: Shell) -> None:
     assert stubborn.call("sessions", "--json").json[0]["last_reason"] == "open"
 
 
+def test_sessions_names_the_parent_of_a_child(tmp_path: Path, shell: Shell) -> None:
+    family = Family(tmp_path, [calls(("scout", {"task": "look"})), words("I see.")], [words("Blue.")])
+    trio.run(family.run, "go")
+    _, *lines = shell.call("sessions", "--db", str(family.path)).out.splitlines()
+    assert [line.split()[-3:] for line in lines if not line.startswith("s ")] == [["child", "of", "s"]]
+    listed = shell.call("sessions", "--db", str(family.path), "--json").json
+    assert {(one["session"], one["parent"], one["depth"]) for one in listed} == {
+        ("s", None, 0),
+        (child_of(family.path), "s", 1),
+    }
+
+
 def test_sessions_lists_the_last_used_first(shell: Shell) -> None:
     for name in ("a", "b", "a"):
         shell.call("run", "x", "--session", name)
@@ -57,6 +71,7 @@ def test_sessions_lists_the_last_used_first(shell: Shell) -> None:
     ]
     assert set(listed[0]) == {
         "session", "uid", "title", "created_at_us", "last_at_us", "last_seq", "epoch", "last_turn", "last_reason",
+        "parent", "depth",
     }  # fmt: skip
     rows = [line.split() for line in shell.call("sessions").out.splitlines()]
     assert [row[0] for row in rows] == ["session", "a", "b"]

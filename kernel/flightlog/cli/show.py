@@ -104,9 +104,7 @@ def _listing(found: list[SessionSummary]) -> Table:
     for name in ("turns", "events"):
         table.add_column(name, no_wrap=True, justify="right")
     table.add_column("last turn", no_wrap=True)
-    is_family = any(summary.parent for summary in found)
-    for name in ("title", *(["child of"] if is_family else [])):
-        table.add_column(name, no_wrap=True)
+    table.add_column("title", no_wrap=True)
     for summary in found:
         state = summary.last_reason or "-"
         table.add_row(
@@ -115,8 +113,7 @@ def _listing(found: list[SessionSummary]) -> Table:
             f"{summary.last_turn or 0:,}",
             f"{summary.last_seq:,}",
             Text(state, style=_STATES.get(state, "red") if summary.last_reason else "dim"),
-            one_line(summary.title),
-            *([one_line(summary.parent or "")] if is_family else []),
+            one_line(summary.title or (f"child of {summary.parent}" if summary.parent else "")),
         )
     return table
 
