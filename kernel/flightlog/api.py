@@ -177,6 +177,7 @@ class Kernel:
         redacting = Redacting(registry)
         house = House(
             registry=registry,
+            model=model,
             limits=limits,
             approver=approver,
             open=self._owned,

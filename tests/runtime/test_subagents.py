@@ -448,3 +448,10 @@ async def test_a_subagent_and_a_tool_of_one_name_do_not_go_together(tmp_path: Pa
     with pytest.raises(PluginError, match="tool 'look' exists already"):
         async with family.kernel():
             pass
+
+
+async def test_a_subagent_without_a_model_of_its_own_has_its_parents(tmp_path: Path) -> None:
+    family = Family(tmp_path, [calls(("scout", {"task": "look"})), words("I see.")], [], model="")
+    await family.run("go")
+    (header,) = events_of(family.path, RequestHeader, child_of(family.path))
+    assert f"{header.head.adapter}:{header.head.model}" == "fake:m"

@@ -21,7 +21,7 @@ from support.conversation import assert_at_rest
 from support.cutting import cut_file
 from support.family import Family
 
-LIMITS = Limits(cancel_grace_s=0, retry_base_ms=1, delta_flush_ms=1)
+LIMITS = Limits(cancel_grace_s=0, delta_flush_ms=1)
 Rows = dict[str, int]
 
 

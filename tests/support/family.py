@@ -17,7 +17,7 @@ from flightlog_hookspecs import Hook, Subagent
 from flightlog_hookspecs.events import Record, SubagentSettled, SubagentSpawned
 from support.kernels import events_of, new_id
 
-PARENT_LIMITS = Limits(cancel_grace_s=0, retry_base_ms=1)
+PARENT_LIMITS = Limits(cancel_grace_s=0)
 
 
 class Family:

@@ -88,6 +88,7 @@ class House:
     """What a child lives in: its parent's."""
 
     registry: Registry
+    model: str
     limits: Limits
     approver: bool
     open: OpenSession
@@ -288,10 +289,6 @@ class Children:
             raise UsageError(
                 "its session is not in this file: it was purged, was left behind by an export, or never began"
             )
-        model = None
-        if subagent is not None:
-            header = parent.state.header
-            model = subagent.model or (f"{header.head.adapter}:{header.head.model}" if header else None)
         created = partial(
             SessionCreated,
             parent_session=parent.session,
@@ -302,7 +299,7 @@ class Children:
         async with house.open(
             task.child,
             created=created,
-            model=model,
+            model=(subagent.model or house.model) if subagent else None,
             system=subagent.prompt if subagent else None,
             limits=house.limits,
             approver=house.approver,
