@@ -99,6 +99,9 @@ def words_of(event: Any) -> str | None:
             return None if content is None else text_of(content)
 
 
+NAMES = {"name", "call_id", "message_id", "status", "currency"}
+"""Columns that hold what other places refer to by it, as long as it is."""
+
 each_class = pytest.mark.parametrize("cls", values.EVENT_CLASSES, ids=lambda cls: cls.__name__)
 
 
@@ -133,7 +136,13 @@ def check_row(record: Record, rows: Encoded) -> None:
     for column, value in row._asdict().items():
         if isinstance(value, str):
             assert canonical.is_faithful(value), column
-            assert len(value.encode()) <= BLOB_MIN_BYTES or column in {"name", "call_id", "message_id", "status"}
+            assert len(value.encode()) <= BLOB_MIN_BYTES or column in {
+                "name",
+                "call_id",
+                "message_id",
+                "status",
+                "currency",
+            }
     assert isinstance(json.loads(row.data), dict)
     words = words_of(record.event)
     shown = None if words is None else canonical.displayed(words)
