@@ -11,7 +11,19 @@ from typing import Any, get_args, get_origin, get_overloads, get_type_hints
 
 from attrs import NOTHING, Factory, fields, has
 
-from flightlog_hookspecs import adapters, content, hooks, prices, prompt, redaction, specs, stream, subagents, tools
+from flightlog_hookspecs import (
+    adapters,
+    content,
+    hooks,
+    parameters,
+    prices,
+    prompt,
+    redaction,
+    specs,
+    stream,
+    subagents,
+    tools,
+)
 from flightlog_hookspecs.events import Record
 from flightlog_hookspecs.markers import CONTRACT_VERSION
 
@@ -22,6 +34,7 @@ REGISTERED = (
     adapters.Adapter,
     adapters.Request,
     prompt.PromptSection,
+    parameters.Parameter,
     hooks.Hook,
     redaction.Redaction,
     subagents.Subagent,

@@ -14,12 +14,14 @@ from flightlog_hookspecs import (
     BlockEvent,
     Continue,
     Deny,
+    Fail,
     FailedRequest,
     Finish,
     FinishedCall,
     Head,
     Hook,
     Message,
+    Parameter,
     Price,
     PromptSection,
     ProposedCall,
@@ -99,6 +101,11 @@ async def more(turn: StoppingTurn) -> Continue | None:
     return Continue("go on") if turn.usage.output_tokens == 0 else None
 
 
+@hook("turn_stopping")
+async def judge(turn: StoppingTurn) -> Continue | Fail | None:
+    return Fail("too_long", turn.head.parameters) if turn.continued > 3 else Continue("on")
+
+
 @hook("event_committed")
 async def watch(record: Record) -> None:
     print(record.seq, record.event.kind)
@@ -163,7 +170,7 @@ def register_prompt_sections(register: Callable[[PromptSection], None]) -> None:
 
 @hookimpl
 def register_hooks(register: Callable[[Hook], None]) -> None:
-    for one in (remind, closed, frugal, guard, slow_guard, redact, failover, more, watch, knows_less, by_hand):
+    for one in (remind, closed, frugal, guard, slow_guard, redact, failover, more, judge, watch, knows_less, by_hand):
         register(one)
 
 
@@ -175,6 +182,12 @@ def register_redactions(register: Callable[[Redaction], None]) -> None:
 @hookimpl
 def register_subagents(register: Callable[[Subagent], None]) -> None:
     register(Subagent(name="critic", description="Find faults.", prompt="Be strict.", tools=("look",)))
+
+
+@hookimpl
+def register_parameters(register: Callable[[Parameter], None]) -> None:
+    register(Parameter(name="seed", value=7))
+    register(Parameter(name="metadata", value={"team": ["a", None]}))
 
 
 @hookimpl

@@ -10,10 +10,12 @@ from flightlog_hookspecs import (
     Append,
     BlockEvent,
     Deny,
+    Fail,
     FinishedCall,
     Head,
     Hook,
     Message,
+    Parameter,
     PromptSection,
     ProposedCall,
     Request,
@@ -132,6 +134,13 @@ def register_others(
     agents(Subagent(name="a", description="", prompt=None))  # E: arg-type
 
 
+@hook("before_tool")  # E: arg-type
+def fails_where_it_cannot(call: ProposedCall) -> Fail:
+    return Fail("no", "no")
+
+
 print(Deny())  # E: call-arg
+print(Fail("no"))  # E: call-arg
+print(Parameter("seed", 7))  # E: call-arg
 print(Retry("soon"))  # E: arg-type
 print(ToolOutput(content=5))  # E: arg-type

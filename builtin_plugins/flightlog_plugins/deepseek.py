@@ -5,6 +5,7 @@
         &max_tokens=8192&temperature=...  as in openai-chat
         &base_url=https://...             another address; else DEEPSEEK_BASE_URL, else DeepSeek's
         &key_env=NAME                     the variable that holds the key; else DEEPSEEK_API_KEY
+        &schema=off                       only the prompt says which JSON is wanted: for models that refuse to
 
 Reasoning goes back with every later request: the provider refuses an answer with calls that has lost it.
 Images and documents are not shown to its models, which are told so; the words of text files are.
@@ -29,7 +30,9 @@ SERVICE: Final = Service(
     base_url_env="DEEPSEEK_BASE_URL",
     base_url="https://api.deepseek.com",
 )
-DIALECT: Final = Dialect(adapter="deepseek", efforts=("low", "high", "max"), thinks=True, sees=False)
+DIALECT: Final = Dialect(
+    adapter="deepseek", efforts=("low", "high", "max"), thinks=True, sees=False, takes_schema=False
+)
 
 
 @hookimpl

@@ -70,6 +70,8 @@ class ScriptedAdapter:
                     "system": part.system,
                     "tools": [t.name for t in part.tools],
                 }
+                if part.parameters != "{}":
+                    value["parameters"] = part.parameters
             case UserMessage():
                 value = {"user": part.text} | _files(part)
             case AssistantMessage():

@@ -19,6 +19,7 @@ from flightlog_hookspecs.hooks import (
     Ask,
     Continue,
     Deny,
+    Fail,
     FailedRequest,
     Failure,
     FinishedCall,
@@ -35,7 +36,9 @@ from flightlog_hookspecs.hooks import (
     Veto,
     hook,
 )
+from flightlog_hookspecs.json_answer import json_of
 from flightlog_hookspecs.markers import CONTRACT_VERSION, PROJECT, hookimpl, hookspec
+from flightlog_hookspecs.parameters import OUTPUT_SCHEMA, Parameter
 from flightlog_hookspecs.prices import Price
 from flightlog_hookspecs.prompt import PromptSection
 from flightlog_hookspecs.redaction import Redaction
@@ -55,6 +58,7 @@ from flightlog_hookspecs.tools import Effect, Isolation, Mode, Outcome, Tool, To
 
 __all__ = [
     "CONTRACT_VERSION",
+    "OUTPUT_SCHEMA",
     "PROJECT",
     "Adapter",
     "Allow",
@@ -72,6 +76,7 @@ __all__ = [
     "Continue",
     "Deny",
     "Effect",
+    "Fail",
     "FailedRequest",
     "Failure",
     "FileBlock",
@@ -84,6 +89,7 @@ __all__ = [
     "Message",
     "Mode",
     "Outcome",
+    "Parameter",
     "Point",
     "Price",
     "PromptSection",
@@ -115,6 +121,7 @@ __all__ = [
     "hook",
     "hookimpl",
     "hookspec",
+    "json_of",
     "text_blocks",
     "text_of",
     "tool",

@@ -118,6 +118,7 @@ class InboxSplice:
 
     `message_id` names the message that enters or, when none enters, the one that leaves. A message
     enters with its blocks in full; one that does not wake (`wakes` false) waits until another does.
+    `hook` names the hook that wants a turn to go on for it, behind its plugin.
     """
 
     kind: ClassVar[Literal["inbox/splice"]] = "inbox/splice"
@@ -129,6 +130,7 @@ class InboxSplice:
     content: tuple[Block, ...] | None = None
     source: Source = "user"
     wakes: bool = True
+    hook: str = ""
 
 
 @frozen(kw_only=True)

@@ -7,7 +7,7 @@
 | `before_tool`      | `ProposedCall`  | `Allow`, `Deny`, `Ask`, `Arguments` | guard |
 | `after_tool`       | `FinishedCall`  | `Replace`, `Append`            | observer |
 | `on_request_error` | `FailedRequest` | `Retry`, `Switch`              | observer |
-| `turn_stopping`    | `StoppingTurn`  | `Continue`                     | observer |
+| `turn_stopping`    | `StoppingTurn`  | `Continue`, `Fail`             | observer |
 | `event_committed`  | `Record`        | nothing                        | observer |
 
 None has no opinion, at every point. A hook that raises, exceeds its time limit or answers something else
@@ -168,6 +168,10 @@ class StoppingTurn:
     """The model's last words."""
     usage: Usage
     """The tokens of all its answers."""
+    head: Head
+    """What the last answer was asked for with: system text, tools, model and parameters."""
+    continued: int
+    """How often the hook that is asked has had this turn go on before; counted in the log, so no crash forgets it."""
 
 
 @frozen
@@ -243,10 +247,20 @@ class Switch:
 
 @frozen
 class Continue:
-    """Do not stop yet: the model is told this and goes on."""
+    """Do not stop yet: the model is told this and goes on. Without a step left, the turn ends as max_steps."""
 
     content: tuple[Block, ...] = field(converter=text_blocks)
     """Text blocks, or a string."""
+
+
+@frozen
+class Fail:
+    """The turn is not what it should be: it ends as error, whatever other hooks want it to go on for."""
+
+    code: str
+    """What kind of failure it is, for programs."""
+    message: str
+    """What is wrong, for people; it is in the log."""
 
 
 Verdict = Allow | Deny | Ask | Arguments | None
@@ -258,7 +272,7 @@ ANSWERS: Final[Mapping[Point, tuple[type, ...]]] = {
     "before_tool": (Allow, Deny, Ask, Arguments),
     "after_tool": (Replace, Append),
     "on_request_error": (Retry, Switch),
-    "turn_stopping": (Continue,),
+    "turn_stopping": (Continue, Fail),
     "event_committed": (),
 }
 """What a hook at each point may answer, besides None."""
@@ -313,7 +327,7 @@ def hook(
 @overload
 def hook(
     point: Literal["turn_stopping"], *, name: str = ..., limit_s: float = ...
-) -> _Wrap[StoppingTurn, Continue]: ...
+) -> _Wrap[StoppingTurn, Continue | Fail]: ...
 @overload
 def hook(point: Literal["event_committed"], *, name: str = ..., limit_s: float = ...) -> _Wrap[Record, None]: ...
 def hook(point: Point, *, name: str = "", limit_s: float = 5.0) -> Callable[[Callable[[Any], Any]], Hook]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from flightlog_hookspecs.adapters import Adapter
 from flightlog_hookspecs.hooks import Hook
 from flightlog_hookspecs.markers import hookspec
+from flightlog_hookspecs.parameters import Parameter
 from flightlog_hookspecs.prices import Price
 from flightlog_hookspecs.prompt import PromptSection
 from flightlog_hookspecs.redaction import Redaction
@@ -31,6 +32,11 @@ def register_adapters(register: Callable[[Adapter], None]) -> None:
 @hookspec
 def register_prompt_sections(register: Callable[[PromptSection], None]) -> None:
     """Offer pieces of what the model is told: call `register(section)` for each."""
+
+
+@hookspec
+def register_parameters(register: Callable[[Parameter], None]) -> None:
+    """Offer parameters of requests: call `register(parameter)` for each. A duplicate name or no JSON raises there."""
 
 
 @hookspec

@@ -7,7 +7,7 @@ from flightlog_process import Shell
 
 RICH = '''
 print("hello from the import")
-from flightlog_hookspecs import Hook, Price, PromptSection, Subagent, Tool, hookimpl, tool
+from flightlog_hookspecs import Hook, Parameter, Price, PromptSection, Subagent, Tool, hookimpl, tool
 
 @tool(mode="parallel", effect="read")
 def look(at: str) -> str:
@@ -29,6 +29,10 @@ def register_hooks(register):
 @hookimpl
 def register_subagents(register):
     register(Subagent(name="critic", description="Find faults.", prompt="Be strict."))
+
+@hookimpl
+def register_parameters(register):
+    register(Parameter(name="haste", value=True))
 
 @hookimpl
 def register_prices(register):
@@ -55,12 +59,13 @@ def test_what_each_plugin_registers_is_listed(mixed: Shell) -> None:
     out = mixed.run("plugins").out
     assert "rich_one 1.0\n" in out
     for line in (
-        "  tools     look (parallel, read), critic (parallel, external)",
-        "  sections  manners (static)",
-        "  hooks     before_tool: guard",
-        "  subagents critic",
-        "  prices    a:m",
-        "  adapters  scripted:",
+        "  tools      look (parallel, read), critic (parallel, external)",
+        "  sections   manners (static)",
+        "  hooks      before_tool: guard",
+        "  subagents  critic",
+        "  parameters haste",
+        "  prices     a:m",
+        "  adapters   scripted:",
     ):
         assert f"{line}\n" in out
 
@@ -91,6 +96,7 @@ def test_json_is_one_document_whatever_plugins_print(mixed: Shell) -> None:
         "sections": [{"name": "manners", "kind": "static", "rank": 1}],
         "hooks": [{"point": "before_tool", "name": "guard"}],
         "subagents": ["critic"],
+        "parameters": ["haste"],
         "prices": ["a:m"],
     }
     (problem,) = done.json["problems"]

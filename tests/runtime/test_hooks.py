@@ -21,6 +21,7 @@ from flightlog_hookspecs import (
     Ask,
     Continue,
     Deny,
+    Fail,
     FailedRequest,
     Failure,
     FinishedCall,
@@ -39,6 +40,7 @@ from flightlog_hookspecs import (
 )
 from flightlog_hookspecs.errors import ProviderError
 from flightlog_hookspecs.events import (
+    InboxSplice,
     PluginFault,
     Record,
     RequestHeader,
@@ -360,10 +362,115 @@ async def test_a_hook_that_never_lets_a_turn_stop_meets_the_limit_of_steps(tmp_p
     async with hooked(
         path, {"turn_stopping": lambda turn: Continue("on!")}, words("one"), limits=Limits(steps_per_turn=4)
     ) as session:
-        assert (await session.run()).reason == "completed"
+        turn = await session.run()
+        assert turn is not None
+        assert (turn.reason, turn.message) == ("max_steps", "4 steps")
         assert session.pending == 0
     assert len(events_of(path, RequestSent)) == 4
     assert len(events_of(path, TurnEnd)) == 1
+
+
+async def test_a_turn_that_a_hook_fails_ends_as_error_whatever_the_others_want(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    hooks = [
+        Hook(point="turn_stopping", body=lambda turn: Continue("on!"), name="eager"),
+        Hook(point="turn_stopping", body=lambda turn: Fail("unfit", "not that"), name="strict"),
+        Hook(point="turn_stopping", body=lambda turn: Fail("late", "nor that"), name="stricter"),
+    ]
+    async with hooked(path, hooks, words("one")) as session:
+        turn = await session.run()
+        assert turn is not None
+        assert (turn.reason, turn.code, turn.message, turn.text) == ("error", "unfit", "not that", "one")
+        assert session.pending == 0
+    assert contexts(path) == [("user", "pay ada")]
+    assert verified(path)
+
+
+async def test_a_turn_can_be_failed_at_the_limit_of_steps(tmp_path: Path) -> None:
+    fail = {"turn_stopping": lambda turn: Fail("unfit", "no")}
+    async with hooked(tmp_path / "a.db", fail, words("one"), limits=Limits(steps_per_turn=1)) as session:
+        turn = await session.run()
+        assert turn is not None
+        assert (turn.reason, turn.code) == ("error", "unfit")
+
+
+async def test_each_hook_is_told_how_often_it_has_had_this_turn_go_on(tmp_path: Path) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def upto(name: str, limit: int) -> Hook:
+        def body(turn: StoppingTurn) -> Continue | None:
+            seen.append((name, turn.continued))
+            return Continue(name) if turn.continued < limit else None
+
+        return Hook(point="turn_stopping", body=body, name=name)
+
+    path = tmp_path / "a.db"
+    async with hooked(path, [upto("twice", 2), upto("once", 1)], words("one")) as session:
+        assert (await session.run()).reason == "completed"
+        await session.followup("again")
+        await session.run()
+    a_turn = [("twice", 0), ("once", 0), ("twice", 1), ("once", 1), ("twice", 2), ("once", 1)]
+    assert seen == a_turn * 2
+    wanted = [event.hook for event in events_of(path, InboxSplice) if event.content and event.source == "plugin"]
+    assert wanted == ["Bundle: twice", "Bundle: once", "Bundle: twice"] * 2
+
+
+async def test_how_often_a_turn_went_on_is_remembered_by_the_log(tmp_path: Path) -> None:
+    """A turn that waits for people goes on in another process, and its hooks count on."""
+    path, seen = tmp_path / "a.db", list[int]()
+
+    def body(turn: StoppingTurn) -> Continue | None:
+        seen.append(turn.continued)
+        return Continue("pay") if turn.continued < 2 else None
+
+    hooks = [
+        Hook(point="turn_stopping", body=body, name="more"),
+        Hook(point="before_tool", body=lambda call: Ask("sure?"), name="ask"),
+    ]
+    replies = words("one"), calls(("pay", {"to": "ada"})), words("two"), words("three")
+    async with hooked(path, hooks, *replies, approver=True) as session:
+        turn = await session.run(wait=False)
+        assert turn is not None
+        assert (turn.reason, seen) == ("paused", [0])
+    async with hooked(path, hooks, *replies, approver=True) as session:
+        (question,) = session.questions()
+        await session.approve(question.seq)
+        await session.run()
+    assert seen[:3] == [0, 1, 2]
+
+
+async def test_a_person_who_steers_while_hooks_are_asked_is_heard_in_the_same_step(tmp_path: Path) -> None:
+    path, opened = tmp_path / "a.db", list[Session]()
+
+    async def body(turn: StoppingTurn) -> Continue | None:
+        if turn.continued:
+            return None
+        await opened[0].steer("and eve")
+        return Continue("do it again")
+
+    async with hooked(path, {"turn_stopping": body}, words("one"), words("two")) as session:
+        opened.append(session)
+        turn = await session.run()
+        assert turn is not None
+        assert (turn.number, turn.reason) == (1, "completed")
+    assert contexts(path)[1:] == [("user", "and eve"), ("plugin", "do it again")]
+
+
+async def test_a_person_who_steers_while_a_turn_is_failed_gets_a_turn_of_their_own(tmp_path: Path) -> None:
+    path, opened = tmp_path / "a.db", list[Session]()
+
+    async def body(turn: StoppingTurn) -> Fail | None:
+        if turn.turn > 1:
+            return None
+        await opened[0].steer("and eve")
+        return Fail("unfit", "no")
+
+    async with hooked(path, {"turn_stopping": body}, words("one"), words("two")) as session:
+        opened.append(session)
+        turn = await session.run()
+        assert turn is not None
+        assert (turn.number, turn.reason, turn.text) == (2, "completed", "two")
+    assert [end.reason for end in events_of(path, TurnEnd)] == ["error", "completed"]
 
 
 async def test_every_committed_event_is_shown_in_order_and_once(tmp_path: Path) -> None:

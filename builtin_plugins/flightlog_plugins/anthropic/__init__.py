@@ -7,6 +7,7 @@
         &cache=5m                         how long the provider keeps what was sent: 5m, 1h or off
         &base_url=https://...             another address; else ANTHROPIC_BASE_URL, else Anthropic's
         &key_env=NAME                     the variable that holds the key; else ANTHROPIC_API_KEY
+        &schema=off                       only the prompt says which JSON is wanted: for models that refuse to
 
 Thinking goes back as it came, as long as the head stays what it was: the provider binds it to all that
 stood before it. Behind another head, and with another model, it is left out.

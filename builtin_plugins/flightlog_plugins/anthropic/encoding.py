@@ -28,7 +28,8 @@ from flightlog_hookspecs import (
 from flightlog_plugins.wire.files import base64_json, is_image, is_pdf, parts
 from flightlog_plugins.wire.fragments import block_state, fragment, messages_of, opened, tag
 from flightlog_plugins.wire.json_text import dumps, joined, listed, sendable_arguments
-from flightlog_plugins.wire.model_name import COUNT, ENDPOINT, ModelName, Rule, is_count, one_of, parsed
+from flightlog_plugins.wire.model_name import COMMON, COUNT, ModelName, Rule, is_count, one_of, parsed
+from flightlog_plugins.wire.output_schema import ANTHROPIC, asked_for
 
 ADAPTER: Final = "anthropic"
 MAX_TOKENS: Final = 32_000
@@ -42,7 +43,7 @@ IMAGE_MAX_BYTES: Final = 5 * 1024 * 1024 * 3 // 4
 
 _THINKING: Final = ("adaptive", "disabled", "between_tools")
 _OPTIONS: Final[Mapping[str, Rule]] = {
-    **ENDPOINT,
+    **COMMON,
     "max_tokens": COUNT,
     "thinking": (
         lambda value: value in _THINKING or (is_count(value) and int(value) >= 1024),
@@ -104,8 +105,8 @@ def _head(head: Head) -> str:
         if display := options.get("display"):
             config["display"] = display
         fields["thinking"] = config
-    if effort := options.get("effort"):
-        fields["output_config"] = {"effort": effort}
+    if output := _output(head, options):
+        fields["output_config"] = output
     mark = _cache_mark(options.get("cache", "5m"))
     if mark:
         fields["cache_control"] = mark  # the provider puts it on the last block that can have one
@@ -126,6 +127,15 @@ def _head(head: Head) -> str:
             ]
         )
     return joined(**texts)
+
+
+def _output(head: Head, options: Mapping[str, str]) -> dict[str, object]:
+    """How hard it tries, and what its answer is to fit."""
+    output: dict[str, object] = {name: options[name] for name in ("effort",) if name in options}
+    wanted = asked_for(head, options)
+    if wanted and ANTHROPIC.holds(wanted.schema):
+        output["format"] = {"type": "json_schema", "schema": wanted.schema}
+    return output
 
 
 def _cache_mark(cache: str) -> dict[str, str]:

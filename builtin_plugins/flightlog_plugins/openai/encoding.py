@@ -23,12 +23,13 @@ from flightlog_hookspecs import (
 from flightlog_plugins.wire.files import data_url, filename, has_files, is_image, is_pdf, parts, spoken
 from flightlog_plugins.wire.fragments import block_state, fragment, messages_of, opened, state_of, tag
 from flightlog_plugins.wire.json_text import dumps, joined, listed, sendable_arguments
-from flightlog_plugins.wire.model_name import COUNT, ENDPOINT, NUMBER, ModelName, Rule, one_of, parsed
+from flightlog_plugins.wire.model_name import COMMON, COUNT, NUMBER, ModelName, Rule, one_of, parsed
+from flightlog_plugins.wire.output_schema import STRICT_OPENAI, asked_for
 
 ADAPTER: Final = "openai"
 
 _OPTIONS: Final[Mapping[str, Rule]] = {
-    **ENDPOINT,
+    **COMMON,
     "max_tokens": COUNT,
     "effort": one_of("none", "minimal", "low", "medium", "high", "xhigh", "max"),
     "summary": one_of("auto", "concise", "detailed"),
@@ -78,6 +79,11 @@ def _head(head: Head) -> bytes:
     for name in ("temperature", "top_p"):
         if name in options:
             fields[name] = float(options[name])
+    wanted = asked_for(head, options)
+    if wanted and wanted.is_object:
+        strict = STRICT_OPENAI.holds(wanted.schema)
+        schema = {"type": "json_schema", "name": wanted.name, "schema": wanted.schema, "strict": strict}
+        fields["text"] = {"format": schema}
     if head.system:
         fields["instructions"] = head.system
     texts = {name: dumps(value) for name, value in fields.items()}

@@ -21,13 +21,14 @@ from flightlog_hookspecs import (
 from flightlog_plugins.wire.files import data_url, filename, has_files, is_image, is_pdf, parts, spoken
 from flightlog_plugins.wire.fragments import block_state, fragment, messages_of, opened, tag
 from flightlog_plugins.wire.json_text import dumps, joined, listed, sendable_arguments
-from flightlog_plugins.wire.model_name import COUNT, ENDPOINT, NUMBER, ModelName, Rule, one_of, parsed
+from flightlog_plugins.wire.model_name import COMMON, COUNT, NUMBER, ModelName, Rule, one_of, parsed
+from flightlog_plugins.wire.output_schema import STRICT_OPENAI, OutputSchema, asked_for
 
 REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
 """Where servers put reasoning, which OpenAI's own never shows."""
 
 _OPTIONS: Final[Mapping[str, Rule]] = {
-    **ENDPOINT,
+    **COMMON,
     "max_tokens": COUNT,
     "temperature": NUMBER,
     "top_p": NUMBER,
@@ -41,7 +42,8 @@ class Dialect:
 
     `max_tokens` is what the limit of an answer is called on the provider's own address; elsewhere it is
     called by its old name. With `thinks`, an answer that made calls never goes back without reasoning. Where
-    not `sees`, no model is shown images or documents.
+    not `sees`, no model is shown images or documents. Without `takes_schema`, it can be asked for some
+    object in JSON, and not for one that fits a schema.
     """
 
     adapter: str
@@ -49,6 +51,7 @@ class Dialect:
     max_tokens: str = "max_tokens"
     thinks: bool = False
     sees: bool = True
+    takes_schema: bool = True
     _rules: Mapping[str, Rule] = field(init=False)
 
     @_rules.default
@@ -101,6 +104,9 @@ class Dialect:
             fields["reasoning_effort"] = effort
         if thinking := options.get("thinking"):
             fields["thinking"] = {"type": thinking}
+        wanted = asked_for(head, options)
+        if wanted and wanted.is_object:
+            fields["response_format"] = self._output(wanted)
         texts = {name: dumps(value) for name, value in fields.items()}
         if head.tools:
             texts["tools"] = listed(
@@ -116,6 +122,15 @@ class Dialect:
             )
         system = [_message("system", dumps(head.system))] if head.system else []
         return fragment(tag(self.adapter, options.get("base_url", "")), joined(**texts), *system)
+
+    def _output(self, wanted: OutputSchema) -> dict[str, object]:
+        if not self.takes_schema:
+            return {"type": "json_object"}
+        strict = STRICT_OPENAI.holds(wanted.schema)
+        return {
+            "type": "json_schema",
+            "json_schema": {"name": wanted.name, "schema": wanted.schema, "strict": strict},
+        }
 
     def _content(self, content: tuple[Block, ...]) -> str:
         """All the words of a user's message, or its parts where there are files to be shown."""

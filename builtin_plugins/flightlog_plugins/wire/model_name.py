@@ -74,5 +74,6 @@ VARIABLE: Rule = (
     lambda value: re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value) is not None,
     "the name of an environment variable",
 )
-ENDPOINT: Mapping[str, Rule] = {"base_url": URL, "key_env": VARIABLE}
-"""The options that say where a model is and which variable holds the key."""
+COMMON: Mapping[str, Rule] = {"base_url": URL, "key_env": VARIABLE, "schema": one_of("on", "off")}
+"""The options of every adapter: where a model is, which variable holds the key, and whether it is told the schema
+that its answers are to fit."""

@@ -13,7 +13,7 @@ from attrs import evolve
 
 from flightlog.core.context import told
 from flightlog.core.doubt import after_result
-from flightlog.core.state import Call, Pending, State, Step, changed
+from flightlog.core.state import NO_COUNTS, Call, Pending, State, Step, changed
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.events import (
     ApprovalAsked,
@@ -92,13 +92,25 @@ def _splice(state: State, event: InboxSplice, seq: int, epoch: int) -> State:
     after = before[: event.start] + added + before[event.start + event.removed :]
     claimed = state.claimed + gone if event.cause == "claimed" else state.claimed
     accepted = state.accepted.with_item(event.message_id) if event.cause == "accepted" else state.accepted
+    if event.hook and event.cause == "accepted":
+        counts = {**state.continued, event.hook: state.continued.get(event.hook, 0) + 1}
+        state = changed(state, continued=MappingProxyType(counts))
     if event.slot == "next_turn":
         return changed(state, next_turn=after, claimed=claimed, accepted=accepted)
     return changed(state, next_step=after, claimed=claimed, accepted=accepted)
 
 
 def _turn_start(state: State, event: TurnStart, seq: int, epoch: int) -> State:
-    return changed(state, turn=state.turn + 1, turn_open=True, steps=0, last_step=None, usage=Usage(), text="")
+    return changed(
+        state,
+        turn=state.turn + 1,
+        turn_open=True,
+        steps=0,
+        last_step=None,
+        continued=NO_COUNTS,
+        usage=Usage(),
+        text="",
+    )
 
 
 def _turn_end(state: State, event: TurnEnd, seq: int, epoch: int) -> State:

@@ -124,8 +124,13 @@ def _between_steps(state: State, limits: Limits) -> Action:
     if end is not None:
         return Stop(end) if end.reason == "completed" else Append((end,))
     if state.steps >= limits.steps_per_turn:
-        return Append((TurnEnd(reason="max_steps", message=f"{state.steps} steps"),))
+        return Append((out_of_steps(state),))
     return Append(_claims(state, new_turn=False))
+
+
+def out_of_steps(state: State) -> TurnEnd:
+    """How the turn ends when it needs another step and may have none."""
+    return TurnEnd(reason="max_steps", message=f"{state.steps} steps")
 
 
 def _end_after(state: State, step: Step) -> TurnEnd | None:

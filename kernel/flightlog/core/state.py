@@ -33,6 +33,7 @@ NO_USAGE: Final = Usage()
 NO_QUESTIONS: Final[GrowingSet[int]] = GrowingSet()
 NO_IDS: Final[GrowingSet[str]] = GrowingSet()
 NO_DECISIONS: Final[Mapping[str, Decision]] = MappingProxyType({})
+NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
 NO_CONTEXT: Final[Mapping[str, str]] = MappingProxyType({})
 NO_CHILDREN: Final[Mapping[str, SubagentSpawned]] = MappingProxyType({})
 AttemptPhase = Literal["none", "open", "failed", "answered"]
@@ -116,9 +117,10 @@ class State:
     whose `user/message` has not been seen yet (empty between appends); `questions` the rows of all approvals
     ever asked, `letters` the ids of all letters ever taken, `accepted` those of all messages ever accepted;
     `cancelling` says that a letter cancels the open turn; `context` what messages last said of each prompt
-    section ("": that it no longer applies); `lock` numbers the session's lock that its owner holds; `plugins`
-    are those registered; `remembered` holds what a person decided about a tool, to be remembered; `doubts` the
-    calls whose outcome nobody knows, each with the row of its result; `repair` is the id of the last repair;
+    section ("": that it no longer applies); `continued` how often each hook has had the current turn go on;
+    `lock` numbers the session's lock that its owner holds; `plugins` are those registered; `remembered` holds
+    what a person decided about a tool, to be remembered; `doubts` the calls whose outcome nobody knows, each
+    with the row of its result; `repair` is the id of the last repair;
     `depth` and `tools` are those of `session/created`, `parent` is the uid of the parent there; `children` holds the
     newest task of each child ever, `unsettled` the names of those of whose task nothing has come yet, and `assigned`
     the invocation ids of all tasks.
@@ -153,6 +155,7 @@ class State:
     header: RequestHeader | None = None
     header_seq: int = 0
     context: Mapping[str, str] = NO_CONTEXT
+    continued: Mapping[str, int] = NO_COUNTS
     usage: Usage = NO_USAGE
     text: str = ""
     last_end: TurnEnd | None = None

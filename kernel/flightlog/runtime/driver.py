@@ -13,7 +13,7 @@ import trio
 from attrs import evolve
 
 from flightlog.core.inbox import accepted, removed, waiting
-from flightlog.core.plan import Append, Idle, RunTools, SendRequest, Stop, follow, plan
+from flightlog.core.plan import Append, Idle, RunTools, SendRequest, Stop, follow, out_of_steps, plan
 from flightlog.core.repair import SESSION_CLOSED
 from flightlog.core.state import Call, State
 from flightlog.runtime.briefing import Briefing
@@ -142,21 +142,29 @@ class Driver:
         )
 
     async def _stop(self, end: TurnEnd) -> None:
-        """Let the turn end, unless a hook has more for the model. Nobody is asked at the limit of steps."""
+        """Let the turn end, unless a hook finds that it has failed or has more for the model."""
         state = self._journal.state
-        if state.steps >= self._around.limits.steps_per_turn:
-            await self._write(end, stops=True)
-            return
+        assert state.header is not None, "a turn that may end has made a request"
         view = StoppingTurn(
-            session=self._journal.session, turn=state.turn, steps=state.steps, text=state.text, usage=state.usage
+            session=self._journal.session,
+            turn=state.turn,
+            steps=state.steps,
+            text=state.text,
+            usage=state.usage,
+            head=state.header.head,
+            continued=0,
         )
-        opinion = await self._around.hooks.turn_stopping(view)
-        await self._journal.append(*opinion.faults)
-        for content in opinion.added:
-            message_id = self._journal.clock.new_id()
-            await self._journal.append(partial(_steered, message_id, content))
-        if not opinion.added:
-            await self._write(end, stops=True)
+        wish = await self._around.hooks.turn_stopping(view, state.continued)
+        await self._journal.append(*wish.faults)
+        if wish.fail:
+            end = TurnEnd(reason="error", code=wish.fail.code, message=wish.fail.message)
+        elif wish.more and state.steps >= self._around.limits.steps_per_turn:
+            end = out_of_steps(state)
+        elif wish.more:
+            for hook, content in wish.more:
+                await self._journal.append(partial(_steered, self._journal.clock.new_id(), hook, content))
+            return
+        await self._write(end, stops=True)
 
     async def _request(self, attempt: int) -> None:
         ending, times_us = await self._requests.make(attempt)
@@ -172,9 +180,9 @@ class Driver:
             self._runner = None
 
 
-def _steered(message_id: str, content: tuple[Block, ...], state: State) -> InboxSplice:
-    """A message of a plugin that the turn goes on for."""
-    return evolve(accepted(state, "steer", message_id, content), source="plugin")
+def _steered(message_id: str, hook: str, content: tuple[Block, ...], state: State) -> InboxSplice:
+    """A message of `hook` that the turn goes on for."""
+    return evolve(accepted(state, "steer", message_id, content), source="plugin", hook=hook)
 
 
 def _end_for(errors: list[BaseException], cause: str) -> TurnEnd | None:

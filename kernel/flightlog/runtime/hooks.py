@@ -26,6 +26,7 @@ from flightlog_hookspecs.hooks import (
     Ask,
     Continue,
     Deny,
+    Fail,
     FailedRequest,
     FinishedCall,
     Hook,
@@ -81,6 +82,18 @@ class Advice:
     """What to do about a failed request; None is nothing: it ends its turn."""
 
     answer: Retry | Switch | None = None
+    faults: tuple[PluginFault, ...] = ()
+
+
+@frozen(kw_only=True)
+class Wish:
+    """What the hooks want of a turn that is about to end: that it has failed, else that it goes on.
+
+    `more` is what it goes on for, each with the name of the hook whose wish it is.
+    """
+
+    fail: Fail | None = None
+    more: tuple[tuple[str, tuple[Block, ...]], ...] = ()
     faults: tuple[PluginFault, ...] = ()
 
 
@@ -147,9 +160,22 @@ class Hooks:
                     advice = evolve(advice, answer=answer)
         return advice
 
-    async def turn_stopping(self, turn: StoppingTurn) -> Opinion:
-        """What the model is told instead of stopping, if anything."""
-        return await self._opinion("turn_stopping", turn)
+    async def turn_stopping(self, turn: StoppingTurn, continued: Mapping[str, int]) -> Wish:
+        """Whether the turn may end as it is. Fail beats Continue, the first of equals counts.
+
+        Each hook is told how often it has had the turn go on, which stands in `continued` under its name.
+        """
+        wish = Wish()
+        for hook in self._registry.hooks("turn_stopping"):
+            name = f"{hook.plugin.name}: {hook.item.name}"
+            match await self._asked(hook, evolve(turn, continued=continued.get(name, 0))):
+                case PluginFault() as fault:
+                    wish = evolve(wish, faults=(*wish.faults, fault))
+                case Fail() as fail if wish.fail is None:
+                    wish = evolve(wish, fail=fail)
+                case Continue(content=content):
+                    wish = evolve(wish, more=(*wish.more, (name, content)))
+        return wish
 
     async def event_committed(self, event: object) -> tuple[PluginFault, ...]:
         """Tell who wants to know."""
@@ -167,7 +193,7 @@ class Hooks:
                     opinion = evolve(opinion, veto=reason or f"the guard {hook.item.name!r} said no")
                 case Switch(model=model) if not opinion.model:
                     opinion = evolve(opinion, model=model)
-                case Append(content=content) | Continue(content=content):
+                case Append(content=content):
                     opinion = evolve(opinion, added=(*opinion.added, content))
         return opinion
 
@@ -221,6 +247,8 @@ def _is_sound(answer: object) -> bool:
     match answer:
         case Deny(reason=text) | Ask(question=text) | Veto(reason=text) | Arguments(arguments=text):
             return isinstance(text, str)
+        case Fail(code=code, message=message):
+            return isinstance(code, str) and code != "" and isinstance(message, str)
         case Append(content=content) | Continue(content=content):
             return isinstance(content, tuple) and bool(content) and all(isinstance(b, TextBlock) for b in content)
         case Replace(output=output):

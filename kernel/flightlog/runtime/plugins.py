@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar, get_args
 
 import pluggy
 
+from flightlog.core import canonical
 from flightlog.core.context import HOST_SECTION
 from flightlog.core.prices import token_price
 from flightlog.core.shape import misfit
@@ -25,10 +26,11 @@ from flightlog.runtime.registry import Loaded, Offer, Registered, Registry
 from flightlog.runtime.subagent_tool import as_tool
 from flightlog_hookspecs import specs
 from flightlog_hookspecs.adapters import Adapter
-from flightlog_hookspecs.errors import PluginError, UsageError
+from flightlog_hookspecs.errors import BadPayload, PluginError, UsageError
 from flightlog_hookspecs.events import Head, Message, PluginVersion, TokenPrice
 from flightlog_hookspecs.hooks import Hook, Point
 from flightlog_hookspecs.markers import CONTRACT_VERSION, PROJECT
+from flightlog_hookspecs.parameters import Parameter
 from flightlog_hookspecs.prices import Price
 from flightlog_hookspecs.prompt import PromptSection, SectionKind
 from flightlog_hookspecs.redaction import Redaction
@@ -137,6 +139,7 @@ def offered(plugin: object, version: PluginVersion) -> Offer:
         register=lambda section: _take(offer, offer.sections, "prompt section", _section(section))
     )
     manager.hook.register_subagents(register=lambda one: _take_subagent(offer, one, version))
+    manager.hook.register_parameters(register=lambda one: _take(offer, offer.parameters, "parameter", _parameter(one)))
     manager.hook.register_prices(register=lambda price: _take(offer, offer.prices, "price of", _price(price)))
     return offer
 
@@ -186,6 +189,20 @@ def _take_subagent(offer: Offer, subagent: Subagent, version: PluginVersion) -> 
     )
     _take(offer, offer.tools, "tool", _tool(as_tool(subagent), version))
     _take(offer, offer.subagents, "subagent", (subagent.name, subagent))
+
+
+def _parameter(parameter: Parameter) -> tuple[str, str]:
+    """Its name and its value in canonical JSON: what becomes of the value afterwards changes nothing."""
+    _expect(isinstance(parameter, Parameter), f"register_parameters was given {parameter!r}, not a Parameter")
+    name = parameter.name
+    _expect(
+        isinstance(name, str) and name.isascii() and name.isidentifier(),
+        f"a parameter's name must be ASCII letters, digits and '_', not {name!r}",
+    )
+    try:
+        return name, canonical.dumps(canonical.plain(parameter.value))
+    except BadPayload as error:
+        raise UsageError(f"parameter {name!r} is not JSON: {error}") from None
 
 
 def _price(price: Price) -> tuple[str, TokenPrice]:

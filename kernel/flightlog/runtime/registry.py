@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 import trio
 from attrs import define, field, frozen
 
+from flightlog.core import canonical
 from flightlog.core.prices import fits
 from flightlog.core.tool_schema import PreparedTool
 from flightlog_hookspecs.adapters import Adapter
@@ -90,6 +91,8 @@ class Offer:
     adapters: dict[str, Registered[Adapter]] = field(factory=dict)
     sections: dict[str, Registered[PromptSection]] = field(factory=dict)
     subagents: dict[str, Registered[Subagent]] = field(factory=dict)
+    parameters: dict[str, Registered[str]] = field(factory=dict)
+    """Values in canonical JSON."""
     prices: dict[str, Registered[TokenPrice]] = field(factory=dict)
     hooks: list[Registered[Hook]] = field(factory=list)
     redactions: list[Registered[Redaction]] = field(factory=list)
@@ -135,6 +138,7 @@ class Registry:
         self._adapters: dict[str, Registered[Adapter]] = {}
         self._sections: dict[str, Registered[PromptSection]] = {}
         self._subagents: dict[str, Registered[Subagent]] = {}
+        self._parameters: dict[str, Registered[str]] = {}
         self._prices: dict[str, Registered[TokenPrice]] = {}
 
     @property
@@ -162,6 +166,12 @@ class Registry:
         """The subagents by name."""
         outer = self.outer
         return ChainMap(self._subagents, outer.subagents) if outer else self._subagents  # type: ignore[arg-type]
+
+    @property
+    def parameters(self) -> Mapping[str, Registered[str]]:
+        """The values of the request parameters by name, in canonical JSON."""
+        outer = self.outer
+        return ChainMap(self._parameters, outer.parameters) if outer else self._parameters  # type: ignore[arg-type]
 
     @property
     def versions(self) -> tuple[PluginVersion, ...]:
@@ -228,6 +238,7 @@ class Registry:
             ("adapter", self._adapters, offer.adapters),
             ("prompt section", self._sections, offer.sections),
             ("subagent", self._subagents, offer.subagents),
+            ("parameter", self._parameters, offer.parameters),
             ("price of", self._prices, offer.prices),
         ]
 
@@ -258,6 +269,7 @@ class Registry:
     def head(self, model: str, system: str) -> Head:
         """The head that a request with this system text would have now."""
         adapter, name = self.adapter_of(model)
-        tools = self.tools
+        tools, values = self.tools, self.parameters
         specs = tuple(tools[tool].item.spec for tool in sorted(tools))
-        return Head(adapter=adapter.item.name, model=name, system=system, tools=specs)
+        parameters = ",".join(f"{canonical.dumps(name)}:{values[name].item}" for name in sorted(values))
+        return Head(adapter=adapter.item.name, model=name, system=system, tools=specs, parameters=f"{{{parameters}}}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import trio
 from attrs import frozen
@@ -22,6 +23,7 @@ from flightlog.store.store import SessionKey
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.errors import Fenced, StoreError, StoreStopped, UsageError
 from flightlog_hookspecs.events import TurnEnd, TurnEndReason
+from flightlog_hookspecs.json_answer import json_of
 from flightlog_hookspecs.stream import Usage
 
 
@@ -39,6 +41,21 @@ class Turn:
     cause: str = ""
     code: str = ""
     message: str = ""
+
+    def json(self) -> Any:
+        """The JSON value that its words are; one code fence around all of them is left out.
+
+        Raises `UsageError` when it did not complete, or when its words are no JSON.
+        """
+        if self.reason != "completed":
+            why = ": ".join(filter(None, (self.code or self.cause, self.message)))
+            raise UsageError(f"turn {self.number} has no JSON, it ended as {self.reason}" + (why and f" ({why})"))
+        try:
+            return json_of(self.text)
+        except ValueError as error:
+            raise UsageError(
+                f"turn {self.number} has no JSON: {error}. Register StructuredOutput to ask for it."
+            ) from None
 
 
 class Session:

@@ -35,6 +35,7 @@ from flightlog_hookspecs import (
     Head,
     Hook,
     Message,
+    Parameter,
     Price,
     PromptSection,
     Redaction,
@@ -102,7 +103,7 @@ class FakeModel:
         """Readable JSON, without anything that depends on time or finishing order."""
         match part:
             case Head():
-                value: object = ["head", part.model, part.system, [tool.name for tool in part.tools]]
+                value: object = ["head", part.model, part.system, [tool.name for tool in part.tools], *_asked(part)]
             case UserMessage():
                 value = ["user", part.text, *_files(part)]
             case AssistantMessage():
@@ -148,6 +149,7 @@ class Bundle:
     sections: Iterable[PromptSection] = ()
     hooks: Iterable[Hook] = ()
     subagents: Iterable[Subagent] = ()
+    parameters: Iterable[Parameter] = ()
     prices: Iterable[Price] = ()
     redactions: Iterable[Redaction] = ()
 
@@ -182,6 +184,12 @@ class Bundle:
             register(subagent)
 
     @hookimpl
+    def register_parameters(self, register: Callable[[Parameter], None]) -> None:
+        """Register the parameters."""
+        for parameter in self.parameters:
+            register(parameter)
+
+    @hookimpl
     def register_prices(self, register: Callable[[Price], None]) -> None:
         """Register the prices."""
         for price in self.prices:
@@ -192,6 +200,10 @@ class Bundle:
         """Register the redactions."""
         for redaction in self.redactions:
             register(redaction)
+
+
+def _asked(head: Head) -> list[str]:
+    return [head.parameters] if head.parameters != "{}" else []
 
 
 def fixed_clock(start_us: int = 1_700_000_000_000_000, step_us: int = 1000) -> Clock:
