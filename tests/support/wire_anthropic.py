@@ -15,6 +15,7 @@ from typing import Any
 from attrs import define, field
 
 from support.wire_files import IMAGES, PDF, fault
+from support.wire_schemas import anthropic_refusal
 from support.wire_server import Answer, Asked, Ending, at_once, refusal, sse
 
 _replies = count()
@@ -66,10 +67,14 @@ def call(name: str, raw: str, call_id: str = "") -> Block:
 
 @define
 class AnthropicWire:
-    """Answers the n-th legal request with the n-th reply: blocks, and the reason to stop."""
+    """Answers the n-th legal request with the n-th reply: blocks, and the reason to stop.
+
+    An answer that the request binds to a schema has the words `bound` instead of its own, if there are any.
+    """
 
     replies: Sequence[tuple[Sequence[Block], str]]
     key: str = KEY
+    bound: str = ""
     chunk: int = 7
     after: Callable[[list[bytes]], tuple[list[bytes], Ending]] = lambda frames: (frames, "whole")
     """What becomes of the frames, and how the stream ends."""
@@ -94,6 +99,8 @@ class AnthropicWire:
             self.replies[self.answered] if self.answered < len(self.replies) else ([text("done")], "end_turn")
         )
         self.answered += 1
+        if self.bound and "format" in body.get("output_config", {}):
+            blocks = [text(self.bound) if block["type"] == "text" else block for block in blocks]
         frames, ending = self.after(self.frames(body, blocks, stop))
         return Answer(chunks=frames, ending=ending, pace=self.pace)
 
@@ -200,6 +207,7 @@ def check(body: dict[str, Any]) -> None:
     _require(body["model"] in MODELS, f"model: {body['model']}")
     _require(isinstance(body.get("max_tokens"), int) and body["max_tokens"] > 0, "max_tokens: Field required")
     _require(body.get("stream") is True, "stream: expected true")
+    _check_output(body.get("output_config", {}))
     for index, tool in enumerate(body.get("tools", [])):
         _require(tool.keys() <= {"name", "description", "input_schema", "cache_control"}, f"tools.{index}: extra")
         _require(tool["input_schema"].get("type") == "object", f"tools.{index}.input_schema.type: Field required")
@@ -208,6 +216,15 @@ def check(body: dict[str, Any]) -> None:
         _require(block["text"].strip(), "system: text content blocks must be non-empty")
     _check_messages(body["messages"])
     _check_signatures(body)
+
+
+def _check_output(config: dict[str, Any]) -> None:
+    _require(config.keys() <= {"effort", "format"}, "output_config: Extra inputs are not permitted")
+    if wanted := config.get("format"):
+        _require(wanted["type"] == "json_schema", "output_config.format.type: Input should be 'json_schema'")
+        _require(wanted.keys() == {"type", "schema"}, "output_config.format: Extra inputs are not permitted")
+        refused = anthropic_refusal(wanted["schema"])
+        _require(not refused, f"output_config.format.schema: {refused}")
 
 
 def _check_messages(messages: list[dict[str, Any]]) -> None:

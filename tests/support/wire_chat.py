@@ -10,6 +10,7 @@ from typing import Any
 from attrs import define, field
 
 from support.wire_files import IMAGES, PDF, url_fault
+from support.wire_schemas import openai_refusal
 from support.wire_server import Answer, Asked, Ending, at_once, refusal, sse
 
 _replies = count()
@@ -49,12 +50,14 @@ def call(name: str, raw: str, call_id: str = "") -> Piece:
 class ChatWire:
     """Answers the n-th legal request with the n-th reply: pieces, and the reason to stop.
 
-    With `thinks` it is DeepSeek: it shows its reasoning, and wants it back behind every answer with calls.
+    With `thinks` it is DeepSeek: it shows its reasoning, and wants it back behind every answer with calls. An
+    answer that the request binds to a schema, or to JSON, has the words `bound` instead of its own, if there are any.
     """
 
     replies: Sequence[tuple[Sequence[Piece], str]]
     key: str = KEY
     thinks: bool = False
+    bound: str = ""
     chunk: int = 7
     after: Callable[[list[bytes]], tuple[list[bytes], Ending]] = lambda frames: (frames, "whole")
     pace: Callable[[int], Awaitable[object]] = at_once
@@ -78,6 +81,8 @@ class ChatWire:
             return _error(400, str(error))
         pieces, stop = self.replies[self.answered] if self.answered < len(self.replies) else ([text("done")], "stop")
         self.answered += 1
+        if self.bound and self._binds(body.get("response_format")):
+            pieces = [text(self.bound) if "content" in piece else piece for piece in pieces]
         frames, ending = self.after(self.frames(pieces, stop))
         return Answer(chunks=frames, ending=ending, pace=self.pace)
 
@@ -123,7 +128,27 @@ class ChatWire:
         _require(body.get("stream") is True, "stream")
         for tool in body.get("tools", []):
             _require(tool["type"] == "function" and tool["function"]["parameters"]["type"] == "object", "tools")
+        if "response_format" in body:
+            self._check_output(body["response_format"], body["messages"])
         self._check_messages(body["messages"])
+
+    def _check_output(self, wanted: dict[str, Any], messages: list[dict[str, Any]]) -> None:
+        if wanted["type"] == "json_object":
+            _require(wanted.keys() == {"type"}, "Unknown parameter in response_format")
+            told = any("json" in str(message["content"]).lower() for message in messages)
+            _require(told, "Prompt must contain the word 'json' in some form to use 'response_format'")
+            return
+        _require(wanted["type"] == "json_schema" and not self.thinks, "This response_format type is unavailable now")
+        _require(wanted.keys() == {"type", "json_schema"}, "Unknown parameter in response_format")
+        given = wanted["json_schema"]
+        extra = given.keys() - {"name", "schema", "strict", "description"}
+        _require(not extra, f"Unknown parameter: 'response_format.json_schema.{extra}'")
+        refused = openai_refusal(given["name"], given["schema"], strict=given.get("strict") is True)
+        _require(not refused, f"Invalid schema for response_format '{given['name']}': {refused}")
+
+    @staticmethod
+    def _binds(wanted: dict[str, Any] | None) -> bool:
+        return wanted is not None and (wanted["type"] == "json_object" or wanted["json_schema"]["strict"] is True)
 
     def _check_messages(self, messages: list[dict[str, Any]]) -> None:
         _require(messages and messages[-1]["role"] in ("user", "tool"), "the last message must be a user's or a tool's")

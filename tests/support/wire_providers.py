@@ -32,6 +32,7 @@ class Wire(Protocol):
     answered: int
     after: After
     pace: Callable[[int], Awaitable[object]]
+    bound: str
 
     def __call__(self, asked: Asked) -> Answer: ...
 
@@ -40,7 +41,8 @@ class Wire(Protocol):
 class Provider:
     """An adapter and the server that it is tested with.
 
-    `full` is a reply with all that there is, ending in two calls of `look`; `short` a few words.
+    `full` is a reply with all that there is, ending in two calls of `look`; `short` a few words, as `says` makes
+    one of any words.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Provider:
     full: Any
     short: Any
     short_text: str
+    says: Callable[[str], Any]
     error_frame: bytes
     asked: Asked
     body: Callable[[Sequence[bytes]], bytes]
@@ -113,6 +116,7 @@ ANTHROPIC = Provider(
     ),
     short=([wire_anthropic.text("Hi.")], "end_turn"),
     short_text="Hi.",
+    says=lambda words: ([wire_anthropic.text(words)], "end_turn"),
     error_frame=wire_anthropic.error_frame("overloaded_error", "planted"),
     asked=Asked(
         path="/v1/messages",
@@ -141,6 +145,7 @@ CHAT = Provider(
     ),
     short=([wire_chat.text("Hi.")], "stop"),
     short_text="Hi.",
+    says=lambda words: ([wire_chat.text(words)], "stop"),
     error_frame=wire_chat.error_frame("server_overloaded", "planted"),
     asked=Asked(
         path="/v1/chat/completions",
@@ -180,6 +185,7 @@ RESPONSES = Provider(
     ),
     short=([wire_responses.text("Hi.")], ""),
     short_text="Hi.",
+    says=lambda words: ([wire_responses.text(words)], ""),
     error_frame=wire_responses.error_frame("server_overloaded", "planted"),
     asked=Asked(
         path="/v1/responses",

@@ -13,6 +13,7 @@ from typing import Any
 from attrs import define, field
 
 from support.wire_files import IMAGES, PDF, url_fault
+from support.wire_schemas import openai_refusal
 from support.wire_server import Answer, Asked, Ending, at_once, refusal, sse
 
 _replies = count()
@@ -50,10 +51,14 @@ def call(name: str, raw: str) -> Item:
 
 @define
 class ResponsesWire:
-    """Answers the n-th legal request with the n-th reply: items, and the reason to be incomplete, "" for none."""
+    """Answers the n-th legal request with the n-th reply: items, and the reason to be incomplete, "" for none.
+
+    An answer that the request binds to a schema has the words `bound` instead of its own, if there are any.
+    """
 
     replies: Sequence[tuple[Sequence[Item], str]]
     key: str = KEY
+    bound: str = ""
     chunk: int = 7
     after: Callable[[list[bytes]], tuple[list[bytes], Ending]] = lambda frames: (frames, "whole")
     pace: Callable[[int], Awaitable[object]] = at_once
@@ -81,6 +86,8 @@ class ResponsesWire:
             return _error(400, str(error))
         items, why = self.replies[self.answered] if self.answered < len(self.replies) else ([text("done")], "")
         self.answered += 1
+        if self.bound and body.get("text", {}).get("format", {}).get("strict") is True:
+            items = [text(self.bound, item["phase"]) if item["type"] == "message" else item for item in items]
         frames, ending = self.after(self.frames(body["model"], items, why))
         return Answer(chunks=frames, ending=ending, pace=self.pace)
 
@@ -177,6 +184,7 @@ class ResponsesWire:
         for name in body.keys() - _TOP:
             raise Refused(f"Unknown parameter: '{name}'.")
         _require(body.get("stream") is True and body.get("store") is False, "stream and store")
+        _check_output(body.get("text", {}))
         for tool in body.get("tools", []):
             _require(tool["type"] == "function" and tool["parameters"]["type"] == "object", "Invalid tools")
         items = body["input"]
@@ -252,6 +260,16 @@ def _check_parts(where: str, parts: list[Item]) -> None:
             _require(part["filename"], f"Missing required parameter: '{where}.filename'")
             why = url_fault(part["file_data"], PDF)
         _require(not why, f"{where}: {why}")
+
+
+def _check_output(wanted: Item) -> None:
+    _require(wanted.keys() <= {"format", "verbosity"}, "Unknown parameter in 'text'")
+    if form := wanted.get("format"):
+        _require(form["type"] == "json_schema", f"Invalid value: '{form['type']}'")
+        extra = form.keys() - {"type", "name", "schema", "strict", "description"}
+        _require(not extra, f"Unknown parameter: 'text.format.{extra}'")
+        refused = openai_refusal(form["name"], form["schema"], strict=form.get("strict") is True)
+        _require(not refused, f"Invalid schema for response_format '{form['name']}': {refused}")
 
 
 def _error(status: int, message: str, code: str | None = None) -> Answer:

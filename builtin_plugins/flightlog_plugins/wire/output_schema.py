@@ -15,6 +15,7 @@ from attrs import frozen
 from flightlog_hookspecs import OUTPUT_SCHEMA, Head
 
 _TYPES: Final = frozenset({"object", "array", "string", "integer", "number", "boolean", "null"})
+_ANYWHERE: Final = frozenset({"type", "enum", "const", "anyOf", "$defs", "description", "title"})
 _SILENT: Final = ("$schema", "$comment")
 """Keywords at the top that mean nothing for an answer, and that providers may refuse."""
 _REFERENCE: Final = "#/$defs/"
@@ -51,13 +52,13 @@ def asked_for(head: Head, options: Mapping[str, str]) -> OutputSchema | None:
 
 @frozen(kw_only=True)
 class Subset:
-    """The schemas that a provider binds answers to: their keywords and formats, how much may be left open.
+    """The schemas that a provider binds answers to: keywords by type, formats, how much may be left open.
 
     All objects name all that may be in them; at most `optional_max` of it may be absent, and at most
     `unions_max` schemas allow for several kinds.
     """
 
-    keywords: frozenset[str]
+    keywords: Mapping[str, frozenset[str]]
     formats: frozenset[str]
     items_min: frozenset[int] | None = None
     optional_max: int = 0
@@ -92,8 +93,8 @@ class Subset:
         kinds = kinds if isinstance(kinds, list) else [kinds]
         properties = part.get("properties", {})
         return (
-            part.keys() <= self.keywords
-            and set(kinds) <= _TYPES
+            set(kinds) <= _TYPES
+            and part.keys() <= _ANYWHERE.union(*(self.keywords.get(kind, ()) for kind in kinds))
             and bool(kinds or part.keys() & {"anyOf", "enum", "const"})
             and ("object" in kinds) == ("properties" in part)
             and ("object" not in kinds or part.get("additionalProperties") is False)
@@ -115,24 +116,27 @@ def _inner(part: dict[str, Any], definitions: Mapping[str, Any]) -> Iterator[Any
         yield part["items"]
 
 
-_SHARED_KEYWORDS: Final = frozenset({
-    "type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "$defs",
-    "description", "title", "format", "minItems",
-})  # fmt: skip
-_SHARED_FORMATS: Final = frozenset({
+_OBJECT: Final = frozenset({"properties", "required", "additionalProperties"})
+_NUMBER: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
+_FORMATS: Final = frozenset({
     "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid",
 })  # fmt: skip
 
 STRICT_OPENAI: Final = Subset(
-    keywords=_SHARED_KEYWORDS
-    | {"maxItems", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
-    formats=_SHARED_FORMATS,
+    keywords={
+        "object": _OBJECT,
+        "array": frozenset({"items", "minItems", "maxItems"}),
+        "string": frozenset({"format"}),
+        "integer": _NUMBER,
+        "number": _NUMBER,
+    },
+    formats=_FORMATS,
 )
 """What OpenAI takes with `strict`."""
 
 ANTHROPIC: Final = Subset(
-    keywords=_SHARED_KEYWORDS,
-    formats=_SHARED_FORMATS | {"uri"},
+    keywords={"object": _OBJECT, "array": frozenset({"items", "minItems"}), "string": frozenset({"format"})},
+    formats=_FORMATS | {"uri"},
     items_min=frozenset({0, 1}),
     optional_max=24,
     unions_max=16,
