@@ -86,11 +86,13 @@ class ScriptedAdapter:
         """Play the script named by the model."""
         script, _, query = request.head.model.partition("?")
         try:
-            reply = _SCRIPTS[script](request.messages, dict(parse_qsl(query, strict_parsing=bool(query))))
+            play, known = _SCRIPTS[script]
         except KeyError:
             raise ProviderError(
                 "bad_request", f"no script {script!r}; there are {', '.join(sorted(_SCRIPTS))}"
             ) from None
+        try:
+            reply = play(request.messages, _options(query, known))
         except ValueError as error:
             raise ProviderError("bad_request", f"{request.head.model!r}: {error}") from None
         yield _played(reply, len(request.messages), sum(map(len, request.fragments)))
@@ -100,6 +102,13 @@ def _files(part: UserMessage | ToolResult) -> dict[str, object]:
     """What the files of a message are, if it has any."""
     files = [[block.label, block.sha256] for block in part.content if isinstance(block, FileBlock)]
     return {"files": files} if files else {}
+
+
+def _options(query: str, known: Sequence[str]) -> dict[str, str]:
+    options = dict(parse_qsl(query, strict_parsing=bool(query)))
+    if unknown := next((name for name in options if name not in known), ""):
+        raise ValueError(f"there is no option {unknown!r} (there are {', '.join(known) or 'none'})")
+    return options
 
 
 async def _played(reply: Reply, request_messages: int, request_bytes: int) -> AsyncIterator[BlockEvent]:
@@ -171,11 +180,12 @@ def _unnoted(messages: Sequence[Message], options: dict[str, str], numbers: Sequ
     return tuple(note for note in notes if json.dumps(note[1]) not in made)
 
 
-_SCRIPTS: dict[str, Callable[[Sequence[Message], dict[str, str]], Reply]] = {
-    "echo": _echo,
-    "say": _say,
-    "count": _count,
+_SCRIPTS: Mapping[str, tuple[Callable[[Sequence[Message], dict[str, str]], Reply], tuple[str, ...]]] = {
+    "echo": (_echo, ()),
+    "say": (_say, ("text",)),
+    "count": (_count, ("to", "pace_ms", "chunk", "note_every", "note")),
 }
+"""The scripts by name, each with the options that it has."""
 
 
 @hookimpl

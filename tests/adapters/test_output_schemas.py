@@ -189,6 +189,27 @@ def _parts(schema: Any) -> list[dict[str, Any]]:
     return [schema, *(part for each in inner for part in _parts(each))]
 
 
+SAMPLE: Any = _of({
+    "it": _of({"x": {"type": "string"}, "y": {"enum": ["a", None]}}),
+    "some": {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/d"}]}},
+}) | {"$defs": {"d": _of({"z": {"type": ["number", "null"]}})}}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", [*KEYS, *ODD], ids=str)
+def test_no_change_to_a_sound_schema_that_a_provider_would_refuse_is_sent_to_it(change: str | dict[str, Any]) -> None:
+    assert STRICT_OPENAI.holds(SAMPLE)
+    assert ANTHROPIC.holds(SAMPLE)
+    for place in range(len(_parts(SAMPLE))):
+        schema = json.loads(json.dumps(SAMPLE))
+        part = _parts(schema)[place]
+        if isinstance(change, str):
+            part.pop(change, None)
+        else:
+            part.update(change)
+        assert not STRICT_OPENAI.holds(schema) or openai_refusal("answer", schema, strict=True) == ""
+        assert not ANTHROPIC.holds(schema) or anthropic_refusal(schema) == ""
+
+
 @given(sound=SOUND, definition=SOUND, data=st.data())
 def test_whatever_is_sent_to_bind_a_model_is_taken(sound: Any, definition: Any, data: st.DataObject) -> None:
     schema: Any = json.loads(json.dumps(_of({"it": sound}) | {"$defs": {"d": definition}}))

@@ -20,6 +20,12 @@ def stubborn(shell: Shell) -> Shell:
     return shell.with_plugin("stubborn", "stubborn_plugin")
 
 
+@pytest.fixture
+def asking(shell: Shell) -> Shell:
+    """A shell with the model that pays and the guard that asks."""
+    return shell.with_plugin("asking", "asking_plugin")
+
+
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     """A shell whose log holds session "c": one turn with words and two tool calls. Only to be read."""

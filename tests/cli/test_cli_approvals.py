@@ -11,12 +11,6 @@ if TYPE_CHECKING:
     from flightlog_process import Shell
 
 
-@pytest.fixture
-def asking(shell: Shell) -> Shell:
-    """A shell with the model that pays and the guard that asks."""
-    return shell.with_plugin("asking", "asking_plugin")
-
-
 def paid(shell: Shell) -> list[str]:
     file = shell.folder / "paid"
     return file.read_text().split() if file.exists() else []

@@ -16,6 +16,7 @@ from flightlog import aio
 from flightlog.testing import Bundle, FakeModel, words
 from flightlog_hookspecs.errors import SessionBusy, UsageError
 from flightlog_hookspecs.events import SessionClosed, TurnEnd
+from flightlog_plugins.structured_output import StructuredOutput
 from support.children import told_by
 from support.kernels import events_of, kinds_of, records_of, verified
 
@@ -71,6 +72,19 @@ def test_a_conversation_under_asyncio(tmp_path: Path) -> None:
     run(main)
     assert verified(path)
     assert kinds_of(path)[-1] == "session/closed"
+
+
+def test_an_answer_in_json_is_a_value(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            kernel_of(tmp_path / "a.db", words("eight"), words('{"legs": 8}')) as kernel,
+            kernel.session("s", model="fake:m") as session,
+            await session.register(StructuredOutput({"type": "object"})),
+        ):
+            await session.followup("legs?")
+            assert (await session.run()).json() == {"legs": 8}
+
+    run(main)
 
 
 def test_events_are_followed_by_many_tasks_to_the_end(tmp_path: Path) -> None:

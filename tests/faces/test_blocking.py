@@ -17,6 +17,7 @@ from flightlog import sync, tool
 from flightlog.testing import Bundle, FakeModel, calls, words
 from flightlog_hookspecs.errors import LogCorrupt, SessionBusy, UsageError
 from flightlog_hookspecs.events import SessionClosed, ToolResult, TurnEnd
+from flightlog_plugins.structured_output import StructuredOutput
 from support.children import run_python, told_by
 from support.files import plain
 from support.kernels import events_of, kinds_of, records_of, verified
@@ -43,6 +44,13 @@ def test_a_conversation_from_a_script(tmp_path: Path) -> None:
         assert reader.verify() == len(list(reader.records())) == len(reader.timeline()) == session.token.seq
     assert verified(path)
     assert kinds_of(path)[-1] == "session/closed"
+
+
+def test_an_answer_in_json_is_a_value(tmp_path: Path) -> None:
+    with kernel_of(tmp_path / "a.db", words("eight"), words('{"legs": 8}')) as kernel:
+        with kernel.session("s", model="fake:m") as session, session.register(StructuredOutput({"type": "object"})):
+            session.followup("legs?")
+            assert session.run().json() == {"legs": 8}
 
 
 def test_events_are_followed_from_another_thread_to_the_end(tmp_path: Path) -> None:

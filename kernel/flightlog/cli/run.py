@@ -19,13 +19,15 @@ from flightlog.cli.follow import Follower
 from flightlog.cli.interruption import Interruption
 from flightlog.cli.json_form import plain, record_form
 from flightlog.cli.live import LiveView, status_line
+from flightlog.cli.model_option import addressed
 from flightlog.cli.options import db_option, is_found_unaided, json_option, log_to_read, log_to_write
 from flightlog.cli.output import Output, complain
+from flightlog.cli.schema_option import values, wanting
 from flightlog.cli.tally import Tally
 from flightlog.cli.terminal_text import counted
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.errors import UsageError
-from flightlog_hookspecs.events import Record, TurnEnd
+from flightlog_hookspecs.events import ApprovalAsked, Record, TurnEnd
 
 _PAUSED: Final = TurnEnd(reason="paused", cause="approval")
 
@@ -34,7 +36,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @frozen(kw_only=True)
 class Order:
-    """What the user asked for. `model` and `system` are None where the session's own are wanted."""
+    """What the user asked for. `model` and `system` are None where the session's own are wanted.
+
+    `schema` is the file with the one that answers are to fit, None where any words will do.
+    """
 
     db: str
     session: str
@@ -42,6 +47,7 @@ class Order:
     model: str | None
     system: str | None
     workspace: str | None
+    schema: str | None
     as_json: bool
     take_over: bool
     approver: bool
@@ -50,6 +56,7 @@ class Order:
     def resume_command(self, *text: str) -> str:
         """How to go on with the session from a shell."""
         options = [("--db", None if is_found_unaided(self.db) else self.db), ("--workspace", self.workspace)]
+        options.append(("--schema", self.schema))
         given = [part for name, value in options if value for part in (name, value)]
         given += ["--approver"] if self.approver else []
         return shlex.join(["flightlog", "resume", self.session, *text, *given])
@@ -63,12 +70,19 @@ class Order:
 def _model_options(command: F) -> F:
     decorators = (
         click.option("--model", metavar="ADAPTER:MODEL", help="Default: the session's last one, else scripted:echo."),
+        click.option("--base-url", metavar="URL", help="Where the model is; the same as ?base_url=URL in its name."),
         click.option("--system", metavar="TEXT", help="The system text. Default: the session's last one, else none."),
         click.option(
             "--workspace",
             metavar="DIR",
             type=click.Path(exists=True, file_okay=False),
             help="The folder tools may work in. Default: none.",
+        ),
+        click.option(
+            "--schema",
+            metavar="FILE",
+            type=click.Path(exists=True, dir_okay=False),
+            help="Answers are JSON that fits this JSON Schema; print nothing else.",
         ),
         click.option(
             "--approver", is_flag=True, help="A call may wait for `flightlog approve`. Default: it is denied."
@@ -95,8 +109,10 @@ def run(
     session: str | None,
     attach: tuple[str, ...],
     model: str | None,
+    base_url: str | None,
     system: str | None,
     workspace: str | None,
+    schema: str | None,
     approver: bool,
     no_wait: bool,
     take_over: bool,
@@ -113,9 +129,10 @@ def run(
         db=log_to_write(db),
         session=session if session is not None else _new_name(),
         message=message_of(text, attach),
-        model=model,
+        model=addressed(model, base_url),
         system=system,
         workspace=workspace,
+        schema=schema,
         as_json=as_json,
         take_over=take_over,
         approver=approver or no_wait,
@@ -132,8 +149,10 @@ def resume(
     session: str,
     text: str | None,
     model: str | None,
+    base_url: str | None,
     system: str | None,
     workspace: str | None,
+    schema: str | None,
     approver: bool,
     no_wait: bool,
     take_over: bool,
@@ -150,9 +169,10 @@ def resume(
         db=log_to_read(db),
         session=session,
         message=None if text is None else message_of(text, ()),
-        model=model,
+        model=addressed(model, base_url),
         system=system,
         workspace=workspace,
+        schema=schema,
         as_json=as_json,
         take_over=take_over,
         approver=approver or no_wait,
@@ -194,11 +214,16 @@ async def _session(order: Order, output: Output, interruption: Interruption, *, 
         tally.take(record)
         if order.as_json:
             output.json(record_form(record))
-        else:
+        elif order.schema is None:
             view.show(record)
+        elif isinstance(record.event, ApprovalAsked):
+            complain(f"{record.event.question} {order.approve_command(record.seq)} [--deny]")
 
     follower = Follower(order.session, show)
-    async with open_kernel(order.db, workspace=order.workspace, on_boundary=follower.on_boundary) as kernel:
+    plugins = [wanting(order.schema)] if order.schema is not None else []
+    async with open_kernel(
+        order.db, plugins=plugins, workspace=order.workspace, on_boundary=follower.on_boundary
+    ) as kernel:
         for problem in kernel.registry.problems:
             complain(f"plugin {problem.name!r} was left out: {problem.error}")
         follower.seq = await _length(kernel, order.session, must_exist=must_exist)
@@ -228,6 +253,9 @@ def _conclude(
     code = FINE if not tally.failed and not cut_short else FAILED
     if order.as_json:
         output.json(_result(order, tally, pending, questions))
+    elif order.schema is not None:
+        for value in values(tally.turns):
+            output.json(value)
     else:
         for turn in tally.turns:
             if turn.end is not None:
@@ -265,6 +293,7 @@ def _result(order: Order, tally: Tally, pending: int, questions: list[Question])
         "kind": "result",
         "session": order.session,
         "turns": turns,
+        **({"outputs": values(tally.turns)} if order.schema is not None else {}),
         "pending": pending,
         "questions": plain(questions),
     }
