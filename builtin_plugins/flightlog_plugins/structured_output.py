@@ -7,7 +7,7 @@
 
 Where the provider can bind its model to the schema, it is asked to; the prompt says what is wanted in any case.
 When the model stops, its last words are judged. Words that do not fit are sent back with what is wrong, at most
-`repairs` times a turn; then the turn ends as error "invalid_output". So a turn that completed holds what was asked for.
+`corrections` times a turn; then the turn ends as error "invalid_output". So a turn that completed holds what was asked for.
 
 Only turns whose head asks for this schema are judged: none that was under way when it was registered, and none in
 which another schema stands in its place.
@@ -70,13 +70,13 @@ class StructuredOutput:
 
     schema: Mapping[str, Any] = field(converter=_copied, repr=False)
     name: str = "answer"
-    repairs: int = 2
+    corrections: int = 2
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise UsageError(f"the name of an output must be 1 to 64 letters, digits, '_' or '-', not {self.name!r}")
-        if type(self.repairs) is not int or self.repairs < 0:
-            raise UsageError(f"repairs must be a whole number from 0, not {self.repairs!r}")
+        if type(self.corrections) is not int or self.corrections < 0:
+            raise UsageError(f"corrections must be a whole number from 0, not {self.corrections!r}")
         if fault := _fault(self.schema):
             raise UsageError(f"output {self.name!r}: its schema is not a JSON Schema 2020-12: {fault}")
 
@@ -109,9 +109,9 @@ class StructuredOutput:
         if not faults:
             return None
         wrong = "; ".join(faults)
-        if turn.continued < self.repairs:
+        if turn.continued < self.corrections:
             return Continue(f"Your answer does not fit: {wrong}. Answer again with the whole JSON value alone.")
-        return Fail(CODE, f"the answer is not the JSON that was asked for, after {turn.continued} repairs: {wrong}")
+        return Fail(CODE, f"the answer is not the JSON that was asked for, after {turn.continued} corrections: {wrong}")
 
     @hookimpl
     def register_parameters(self, register: Callable[[Parameter], None]) -> None:

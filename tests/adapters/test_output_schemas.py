@@ -78,7 +78,7 @@ async def wanting(
 
 
 @providers
-async def test_a_schema_that_the_provider_binds_its_model_to_is_asked_for_and_needs_no_repair(
+async def test_a_schema_that_the_provider_binds_its_model_to_is_asked_for_and_needs_no_correction(
     provider: Provider, tmp_path: Path
 ) -> None:
     path, wire = tmp_path / "log.db", provider.wire([provider.says("It has eight.")])
@@ -99,7 +99,7 @@ async def test_tools_are_called_before_an_answer_that_is_bound(provider: Provide
 
 
 @providers
-async def test_a_schema_that_it_might_refuse_is_a_hint_at_most_and_the_answer_is_repaired(
+async def test_a_schema_that_it_might_refuse_is_a_hint_at_most_and_the_answer_is_corrected(
     provider: Provider, tmp_path: Path
 ) -> None:
     wire = provider.wire(

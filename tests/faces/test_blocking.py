@@ -47,10 +47,13 @@ def test_a_conversation_from_a_script(tmp_path: Path) -> None:
 
 
 def test_an_answer_in_json_is_a_value(tmp_path: Path) -> None:
-    with kernel_of(tmp_path / "a.db", words("eight"), words('{"legs": 8}')) as kernel:
-        with kernel.session("s", model="fake:m") as session, session.register(StructuredOutput({"type": "object"})):
-            session.followup("legs?")
-            assert session.run().json() == {"legs": 8}
+    with (
+        kernel_of(tmp_path / "a.db", words("eight"), words('{"legs": 8}')) as kernel,
+        kernel.session("s", model="fake:m") as session,
+        session.register(StructuredOutput({"type": "object"})),
+    ):
+        session.followup("legs?")
+        assert session.run().json() == {"legs": 8}
 
 
 def test_events_are_followed_from_another_thread_to_the_end(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Answers in JSON that fit a schema: asked for, judged, repaired, and never passed off when they do not fit."""
+"""Answers in JSON that fit a schema: asked for, judged, corrected, and never passed off when they do not fit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def wanting(
         yield session
 
 
-def repairs(path: Path) -> list[str]:
+def corrections(path: Path) -> list[str]:
     return [event.text for event in events_of(path, UserMessage) if event.source == "plugin"]
 
 
@@ -79,7 +79,7 @@ async def test_words_that_do_not_fit_go_back_with_where_and_why_and_the_next_one
     async with wanting(path, "Eight.", '{"animal": "spider", "legs": -8, "eyes": 8}', SPIDER) as session:
         turn = await said(session, "legs?")
     assert (turn.reason, turn.json()) == ("completed", json.loads(SPIDER))
-    first, second = repairs(path)
+    first, second = corrections(path)
     assert first.startswith("Your answer does not fit: it is not JSON: Expecting value: line 1 column 1")
     assert "$.legs: -8 is less than the minimum of 0 (rule properties/legs/minimum)" in second
     assert "$: Additional properties are not allowed ('eyes' was unexpected) (rule additionalProperties)" in second
@@ -90,25 +90,27 @@ async def test_only_the_last_words_are_judged_and_tools_may_come_before(tmp_path
     looking = [*words("I will look."), *calls(("look", {"where": "up"}))]
     async with wanting(path, looking, SPIDER) as session:
         turn = await said(session, "legs?")
-    assert (turn.reason, turn.json(), repairs(path)) == ("completed", json.loads(SPIDER), [])
+    assert (turn.reason, turn.json(), corrections(path)) == ("completed", json.loads(SPIDER), [])
 
 
 @pytest.mark.parametrize("allowed", [0, 1, 3])
-async def test_an_answer_that_never_fits_is_repaired_so_often_and_then_the_turn_has_failed(
+async def test_an_answer_that_never_fits_is_corrected_so_often_and_then_the_turn_has_failed(
     tmp_path: Path, allowed: int
 ) -> None:
     path = tmp_path / "a.db"
-    async with wanting(path, *["no"] * 9, output=StructuredOutput(LEGS, repairs=allowed)) as session:
+    async with wanting(path, *["no"] * 9, output=StructuredOutput(LEGS, corrections=allowed)) as session:
         turn = await said(session, "legs?")
         assert session.pending == 0
     assert (turn.reason, turn.code) == ("error", CODE)
-    assert turn.message.startswith(f"the answer is not the JSON that was asked for, after {allowed} repairs: it is not")
+    assert turn.message.startswith(
+        f"the answer is not the JSON that was asked for, after {allowed} corrections: it is not"
+    )
     assert len(events_of(path, RequestSent)) == allowed + 1
     with pytest.raises(UsageError, match=f"turn 1 has no JSON, it ended as error .{CODE}: the answer is not"):
         turn.json()
 
 
-async def test_each_turn_has_its_own_repairs(tmp_path: Path) -> None:
+async def test_each_turn_has_its_own_corrections(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     async with wanting(path, "no", "no", SPIDER, "no", "no", SPIDER) as session:
         assert [(await said(session, "legs?")).reason for _ in range(2)] == ["completed"] * 2
@@ -119,7 +121,7 @@ async def test_at_the_limit_of_steps_an_answer_that_does_not_fit_is_no_completed
         assert (await said(session, "legs?")).reason == "max_steps"
 
 
-async def test_another_hook_that_has_the_turn_go_on_costs_no_repairs(tmp_path: Path) -> None:
+async def test_another_hook_that_has_the_turn_go_on_costs_no_corrections(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     more = Hook(
         point="turn_stopping", body=lambda turn: Continue("check it") if turn.continued < 2 else None, name="checks"
@@ -129,10 +131,10 @@ async def test_another_hook_that_has_the_turn_go_on_costs_no_repairs(tmp_path: P
     assert (turn.reason, turn.json()) == ("completed", json.loads(SPIDER))
 
 
-async def test_a_crash_between_repairs_leaves_the_wish_in_the_inbox_and_the_session_goes_on_with_it(
+async def test_a_crash_between_corrections_leaves_the_wish_in_the_inbox_and_the_session_goes_on_with_it(
     tmp_path: Path,
 ) -> None:
-    """The process ends after the repair was asked for and before the model was: nothing is lost or repeated."""
+    """The process ends after the correction was asked for and before the model was: nothing is lost or repeated."""
     whole, path = tmp_path / "whole.db", tmp_path / "cut.db"
     async with wanting(whole, "no", SPIDER) as session:
         await said(session, "legs?")
@@ -143,7 +145,7 @@ async def test_a_crash_between_repairs_leaves_the_wish_in_the_inbox_and_the_sess
         assert turn is not None
         assert (turn.number, turn.reason, turn.json()) == (2, "completed", json.loads(SPIDER))
     assert [end.reason for end in events_of(path, TurnEnd)] == ["interrupted", "completed"]
-    assert len(repairs(path)) == 1
+    assert len(corrections(path)) == 1
     assert verified(path, FakeModel([]))
 
 
@@ -248,7 +250,7 @@ def test_what_is_no_schema_is_refused_before_anything_is_registered(schema: Any,
         StructuredOutput(schema)
 
 
-@pytest.mark.parametrize("options", [{"name": ""}, {"name": "two words"}, {"name": "x" * 65}, {"repairs": -1}, {"repairs": "2"}])  # fmt: skip  # noqa: E501
+@pytest.mark.parametrize("options", [{"name": ""}, {"name": "two words"}, {"name": "x" * 65}, {"corrections": -1}, {"corrections": "2"}])  # fmt: skip  # noqa: E501
 def test_a_name_or_number_that_does_not_fit_is_refused(options: Any) -> None:
     with pytest.raises(UsageError):
         StructuredOutput(LEGS, **options)
