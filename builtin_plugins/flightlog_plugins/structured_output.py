@@ -7,7 +7,8 @@
 
 Where the provider can bind its model to the schema, it is asked to; the prompt says what is wanted in any case.
 When the model stops, its last words are judged. Words that do not fit are sent back with what is wrong, at most
-`corrections` times a turn; then the turn ends as error "invalid_output". So a turn that completed holds what was asked for.
+`corrections` times a turn; then the turn ends as error "invalid_output". So a turn that completed holds what was
+asked for.
 
 Only turns whose head asks for this schema are judged: none that was under way when it was registered, and none in
 which another schema stands in its place.
