@@ -54,9 +54,9 @@ async def test_a_model_is_where_base_url_says_and_stays_there(provider: Provider
 async def test_base_url_joins_the_other_options_of_the_model(shell: Shell) -> None:
     wire = ChatWire([([wire_chat.text("Hi.")], "stop")])
     async with served(wire) as server:
-        model = ("--model", "openai-chat:gpt-test?temperature=0.5", "--base-url", f"{server.url}/a%20b/v1")
+        model = ("--model", "openai-chat:gpt-test?temperature=0.5", "--base-url", f"{server.url}/a+b/v1")
         await ran(keyed(shell), "run", "hi", *model)
-    assert (server.asked[0].path, server.asked[0].body["temperature"]) == ("/a%20b/v1/chat/completions", 0.5)
+    assert (server.asked[0].path, server.asked[0].body["temperature"]) == ("/a+b/v1/chat/completions", 0.5)
 
 
 @pytest.mark.parametrize(

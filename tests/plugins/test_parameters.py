@@ -79,15 +79,15 @@ def test_what_is_no_parameter_is_refused_at_registration(wrong: Any, says: str, 
 
 
 async def test_what_becomes_of_a_value_after_its_registration_changes_nothing(tmp_path: Path) -> None:
-    path, value = tmp_path / "a.db", {"n": [1]}
+    path, value = tmp_path / "a.db", {"n": [1], "t": (2,)}
     async with (
         opened(path, FakeModel([])) as kernel,
         kernel.register(Bundle(parameters=[Parameter(name="p", value=value)])),
         kernel.session("s", model="fake:m") as session,
     ):
-        value["n"].append(2)
+        value["n"] += [2]
         await said(session, "one")
-    assert heads(path) == [("first", '{"p":{"n":[1]}}')]
+    assert heads(path) == [("first", '{"p":{"n":[1],"t":[2]}}')]
 
 
 JSON = st.recursive(
