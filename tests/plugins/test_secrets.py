@@ -22,6 +22,7 @@ from flightlog_hookspecs import (
     Ask,
     Continue,
     Deny,
+    Fail,
     Hook,
     Point,
     PromptSection,
@@ -184,6 +185,7 @@ CASES: dict[str, Callable[[], Case]] = {
         Bundle(hooks=[hook_of("after_tool", Replace(ToolOutput(content=CANARY)))], tools=[tool_of(text)]), plain()
     ),
     "continue": lambda: Case(Bundle(hooks=[once(Continue(CANARY))]), plain()),
+    "fail": lambda: Case(Bundle(hooks=[hook_of("turn_stopping", Fail(CANARY, CANARY))]), plain(), "error"),
     "retry hook raises": lambda: Case(
         Bundle(hooks=[hook_of("on_request_error", Raises())]), failing(ProviderError("auth", "no")), "error"
     ),

@@ -236,6 +236,8 @@ class Hooks:
                 return evolve(answer, reason=self._redacting.text(text))
             case Ask(question=text):
                 return Ask(self._redacting.text(text))
+            case Fail(code=code, message=text):
+                return Fail(self._redacting.text(code), self._redacting.text(text))
             case Append(content=content) | Continue(content=content):
                 return evolve(answer, content=self._redacting.blocks(content))
             case _:
