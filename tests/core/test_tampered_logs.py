@@ -29,6 +29,8 @@ from flightlog_hookspecs.events import (
     SessionOpened,
     StepEnd,
     StepStart,
+    SubagentSettled,
+    SubagentSpawned,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -191,6 +193,8 @@ TWICE: dict[str, str | None] = {
     "plugin/error": None,
     "session/repaired": None,
     "letter/taken": "letter-once",
+    "subagent/spawned": "spawned-by-call",
+    "subagent/settled": "settled-once",
 }
 """The rule that refuses an event behind itself; None where it may be repeated."""
 
@@ -268,6 +272,16 @@ def traces(state: State, lost: Record, rest: Sequence[Record]) -> set[str]:
         case AssistantMessage() | RequestFailed():
             later = [AFTER_ATTEMPT[record.event.kind] for record in in_step if record.event.kind in AFTER_ATTEMPT]
             return set(later[:1])
+        case ToolCall(invocation_id=task) if any(
+            isinstance(r.event, SubagentSpawned) and r.event.invocation_id == task for r in in_step
+        ):
+            return {"spawned-by-call"}
+        case SubagentSpawned(invocation_id=task):
+            settled = any(isinstance(r.event, SubagentSettled) and r.event.invocation_id == task for r in rest)
+            return {"settled-once"} if settled else set()
+        case SubagentSettled(child=child):
+            again = any(isinstance(r.event, SubagentSpawned) and r.event.child == child for r in rest)
+            return {"spawned-twice"} if again else set()
         case ToolCall(position=position):
             answered = any(isinstance(r.event, ToolResult) and r.event.position == position for r in in_step)
             return {"result-call"} if answered else set()
