@@ -20,6 +20,8 @@ from flightlog_hookspecs import (
     Deny,
     Finish,
     Hook,
+    Parameter,
+    PromptSection,
     ProposedCall,
     Subagent,
     Tool,
@@ -212,6 +214,28 @@ async def test_the_guards_of_the_kernel_and_of_the_parents_session_hold_for_the_
         await session.run()
     texts = [result.text for result in events_of(family.path, ToolResult, child_of(family.path))]
     assert texts == ["Denied: no look", "Denied: no write"]
+
+
+async def test_a_child_is_told_what_the_kernel_says_and_not_what_its_parents_session_says(tmp_path: Path) -> None:
+    def saying(who: str) -> Bundle:
+        sections = [PromptSection(name=who, rank=1, kind="static", render=lambda: f"I am the {who}.")]
+        return Bundle(sections=sections, parameters=[Parameter(name=who, value=1)])
+
+    family = Family(tmp_path, CALL, LOOKING, tools=[LOOK])
+    async with (
+        family.kernel() as kernel,
+        kernel.register(saying("kernel")),
+        kernel.session("s", model="fake:m") as session,
+        session.register(saying("session")),
+    ):
+        await session.followup("go")
+        await session.run()
+    (parent,) = events_of(family.path, RequestHeader)
+    (child,) = events_of(family.path, RequestHeader, child_of(family.path))
+    assert (parent.head.parameters, child.head.parameters) == ('{"kernel":1,"session":1}', '{"kernel":1}')
+    assert "I am the session." in parent.head.system
+    assert "I am the kernel." in child.head.system
+    assert "I am the session." not in child.head.system
 
 
 async def asks(call: ProposedCall) -> Verdict:

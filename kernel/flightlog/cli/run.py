@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from signal import SIGINT, SIGTERM
 from typing import Any, Final, TypeVar
 
@@ -220,10 +221,8 @@ async def _session(order: Order, output: Output, interruption: Interruption, *, 
             complain(f"{record.event.question} {order.approve_command(record.seq)} [--deny]")
 
     follower = Follower(order.session, show)
-    plugins = [wanting(order.schema)] if order.schema is not None else []
-    async with open_kernel(
-        order.db, plugins=plugins, workspace=order.workspace, on_boundary=follower.on_boundary
-    ) as kernel:
+    wanted = [wanting(order.schema)] if order.schema is not None else []
+    async with open_kernel(order.db, workspace=order.workspace, on_boundary=follower.on_boundary) as kernel:
         for problem in kernel.registry.problems:
             complain(f"plugin {problem.name!r} was left out: {problem.error}")
         follower.seq = await _length(kernel, order.session, must_exist=must_exist)
@@ -231,7 +230,9 @@ async def _session(order: Order, output: Output, interruption: Interruption, *, 
             order.session, model=order.model, system=order.system, approver=order.approver, take_over=order.take_over
         ) as session:
             reader = kernel.read(order.session)
-            async with trio.open_nursery() as nursery:
+            async with AsyncExitStack() as registered, trio.open_nursery() as nursery:
+                for plugin in wanted:
+                    await registered.enter_async_context(session.register(plugin))
                 nursery.start_soon(follower.follow, reader)
                 interruption.session = session
                 if order.message is not None:

@@ -124,7 +124,8 @@ class PluginProblem:
 class Registry:
     """Everything registered in one scope, and through it all that is in the scopes around it.
 
-    Of the tools around it only those in `allowed` are there, if that is given.
+    With `allowed` it is that of a child: of the tools around it only those are there, and what a model is told
+    besides comes from the outermost scope, for what its parent's session is told is not meant for it.
     """
 
     def __init__(self, outer: Registry | None = None, allowed: Collection[str] | None = None) -> None:
@@ -159,7 +160,8 @@ class Registry:
     @property
     def sections(self) -> Mapping[str, Registered[PromptSection]]:
         """The prompt sections by name."""
-        return ChainMap(self._sections, self.outer.sections) if self.outer else self._sections  # type: ignore[arg-type]
+        told = self._told
+        return ChainMap(self._sections, told.sections) if told else self._sections  # type: ignore[arg-type]
 
     @property
     def subagents(self) -> Mapping[str, Registered[Subagent]]:
@@ -170,8 +172,16 @@ class Registry:
     @property
     def parameters(self) -> Mapping[str, Registered[str]]:
         """The values of the request parameters by name, in canonical JSON."""
-        outer = self.outer
-        return ChainMap(self._parameters, outer.parameters) if outer else self._parameters  # type: ignore[arg-type]
+        told = self._told
+        return ChainMap(self._parameters, told.parameters) if told else self._parameters  # type: ignore[arg-type]
+
+    @property
+    def _told(self) -> Registry | None:
+        """The scope around, from which sections and parameters come, too."""
+        scope = self.outer
+        while self._allowed is not None and scope and scope.outer:
+            scope = scope.outer
+        return scope
 
     @property
     def versions(self) -> tuple[PluginVersion, ...]:
