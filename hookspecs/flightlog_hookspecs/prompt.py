@@ -7,12 +7,14 @@ from typing import Literal
 
 from attrs import frozen
 
+from flightlog_hookspecs.hooks import StepView
+
 SectionKind = Literal["static", "runtime"]
 
 
 @frozen(kw_only=True)
 class PromptSection:
-    """A piece of what the model is told: `render()`, sync or async, returns its text, "" for nothing this time.
+    """A piece of what the model is told: `render`, sync or async, returns its text, "" for nothing this time.
 
     A "static" section is part of the system text; it is rendered at the first request of a turn. A
     "runtime" section is rendered at the first request of each step and never part of the system text.
@@ -27,8 +29,8 @@ class PromptSection:
     """Unique in its scope; a session's shadows its kernel's."""
     rank: int
     """Sections come in order of rank, then name."""
-    render: Callable[[], str | Awaitable[str]]
-    """Returns the text, sync or async; "" for nothing this time."""
+    render: Callable[[], str | Awaitable[str]] | Callable[[StepView], str | Awaitable[str]]
+    """Returns the text, sync or async; "" for nothing this time. It is given the step if it requires an argument."""
     kind: SectionKind = "static"
     """Whether it is part of the system text."""
     limit_s: float = 5.0

@@ -15,7 +15,7 @@ from flightlog import Session, tool
 from flightlog.core.context import given as texts_given
 from flightlog.errors import PluginError
 from flightlog.testing import Bundle, FakeModel, calls, words
-from flightlog_hookspecs import PromptSection
+from flightlog_hookspecs import PromptSection, StepView
 from flightlog_hookspecs.events import PluginFault, RequestHeader, UserMessage
 from support.kernels import events_of, opened, session_of, verified
 from support.memory_folder import subfolder
@@ -206,6 +206,23 @@ async def test_a_plain_function_renders_too(tmp_path: Path) -> None:
     assert told(tmp_path / "a.db") == [("plain", "The context 'plain' is now:\nPlainly.")]
 
 
+@pytest.mark.parametrize("kind", ["static", "runtime"])
+async def test_a_section_that_wants_it_is_given_the_step_with_what_was_just_said(tmp_path: Path, kind: str) -> None:
+    seen: list[tuple[str, int, int, str, str]] = []
+
+    def render(view: StepView, unused: str = "") -> str:
+        last = view.messages[-1]
+        seen.append((view.session, view.turn, view.step, view.model, last.text))
+        return f"You just heard {last.text}."
+
+    section = PromptSection(name="echo", rank=1, render=render, kind=kind)  # type: ignore[arg-type]
+    async with session_of(tmp_path / "a.db", FakeModel([]), sections=[section]) as session:
+        await turn(session, "one")
+        await turn(session, "two")
+    assert seen == [("s", 1, 1, "fake:m", "one"), ("s", 2, 1, "fake:m", "two")]
+    assert told(tmp_path / "a.db")[-1] == ("echo", "The context 'echo' is now:\nYou just heard two.")
+
+
 @pytest.mark.parametrize(
     "section",
     [
@@ -213,8 +230,9 @@ async def test_a_plain_function_renders_too(tmp_path: Path) -> None:
         PromptSection(name="", rank=1, render=str),
         PromptSection(name="x", rank=1, render=str, kind="other"),  # type: ignore[arg-type]
         PromptSection(name="x", rank=1, render=str, limit_s=0),
+        PromptSection(name="x", rank=1, render=lambda view, more: ""),  # type: ignore[misc,arg-type]
     ],
-    ids=["the host's name", "no name", "no such kind", "no time"],
+    ids=["the host's name", "no name", "no such kind", "no time", "asks too much"],
 )
 async def test_a_section_that_cannot_work_is_refused_at_registration(tmp_path: Path, section: PromptSection) -> None:
     with pytest.raises(PluginError, match="prompt section"):

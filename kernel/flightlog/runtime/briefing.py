@@ -47,7 +47,7 @@ class Briefing:
             await journal.append(*self._switched(state, retry.model if retry else ""))
             return ""
         anew = state.header is None or state.step.number == 1
-        static, runtime, faults = await self._prompt.rendered(given(state), anew=anew)
+        static, runtime, faults = await self._prompt.rendered(given(state), self._view(), anew=anew)
         due: list[Event] = [*faults]
         if anew:
             system, spans = joined(static)
@@ -59,19 +59,24 @@ class Briefing:
         await journal.append(*due, lambda state: _told(state, texts, new_id))
         if not self._around.hooks.any_at("before_step"):
             return ""
-        view = StepView(
-            session=journal.session,
-            turn=state.turn,
-            step=state.step.number,
-            model=journal.state.model,
-            session_model=self._model,
-            messages=journal.history.messages(),
-        )
-        opinion = await self._around.hooks.before_step(view)
+        opinion = await self._around.hooks.before_step(self._view())
         added = [UserMessage(message_id=new_id(), content=content, source="plugin") for content in opinion.added]
         switched = () if opinion.veto else self._switched(journal.state, opinion.model)
         await journal.append(*opinion.faults, *added, *switched)
         return opinion.veto
+
+    def _view(self) -> StepView:
+        """The step as it stands in the log."""
+        state = self._journal.state
+        assert state.step is not None, "requests are made inside a step"
+        return StepView(
+            session=self._journal.session,
+            turn=state.turn,
+            step=state.step.number,
+            model=self._model if state.step.number == 1 else state.model,
+            session_model=self._model,
+            messages=self._journal.history.messages(),
+        )
 
     def _switched(self, state: State, model: str) -> Sequence[RequestHeader]:
         """The head of `model`, when that is named and not the one in force."""

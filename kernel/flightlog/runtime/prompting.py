@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import trio
 
@@ -11,7 +13,8 @@ from flightlog.runtime.plugin_call import Failed, call
 from flightlog.runtime.redacting import Redacting
 from flightlog.runtime.registry import Registry
 from flightlog_hookspecs.events import PluginFault
-from flightlog_hookspecs.prompt import SectionKind
+from flightlog_hookspecs.hooks import StepView
+from flightlog_hookspecs.prompt import PromptSection, SectionKind
 
 
 class Prompt:
@@ -25,29 +28,34 @@ class Prompt:
         self._static: dict[str, str] | None = None
 
     async def rendered(
-        self, given: Mapping[str, str], *, anew: bool
+        self, given: Mapping[str, str], view: StepView, *, anew: bool
     ) -> tuple[dict[str, str], dict[str, str], Sequence[PluginFault]]:
         """The static texts, the runtime texts and what went wrong. The static ones are rendered again when `anew`.
+
+        `view` is the step before the model is told any of it.
 
         The texts are by section, in order. A section that fails keeps the text that was `given` last.
         """
         faults: list[PluginFault] = []
         if anew or self._static is None:
             host = {HOST_SECTION: self._redacting.text(self._system)} if self._system else {}
-            self._static = host | await self._texts("static", given, faults)
-        return self._static, await self._texts("runtime", given, faults), faults
+            self._static = host | await self._texts("static", given, view, faults)
+        return self._static, await self._texts("runtime", given, view, faults), faults
 
-    async def _texts(self, kind: SectionKind, given: Mapping[str, str], faults: list[PluginFault]) -> dict[str, str]:
+    async def _texts(
+        self, kind: SectionKind, given: Mapping[str, str], view: StepView, faults: list[PluginFault]
+    ) -> dict[str, str]:
         sections = [section for section in self._registry.sections.values() if section.item.kind == kind]
         sections.sort(key=lambda section: (section.item.rank, section.item.name))
         texts: dict[str, str] = {}
         for registered in sections:
             section = registered.item
+            shown = (view,) if arity(section) else ()
             if registered.plugin.taken_back:
                 continue  # while those before it were rendered
             try:
                 with registered.plugin.running():
-                    text = await call(section.render, limit_s=section.limit_s, threads=self._threads)
+                    text: Any = await call(section.render, *shown, limit_s=section.limit_s, threads=self._threads)
                 error = "" if isinstance(text, str) else f"returned {type(text).__name__}, not a string"
             except Failed as failed:
                 error = str(failed)
@@ -57,3 +65,13 @@ class Prompt:
                 faults.append(PluginFault(plugin=registered.plugin.name, hook=f"render {section.name}", error=said))
             texts[section.name] = self._redacting.text(text)
         return texts
+
+
+def arity(section: PromptSection) -> int:
+    """How many arguments the section's `render` requires: 1 for the step, 0 for nothing; others cannot be given."""
+    try:
+        parameters = inspect.signature(section.render).parameters.values()
+    except ValueError:  # a type of C, say
+        return 0
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return sum(each.default is each.empty and each.kind not in variadic for each in parameters)
