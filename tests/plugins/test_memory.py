@@ -73,6 +73,11 @@ def told(folder: Path, name: str) -> list[str]:
     return [event.text for event in events_of(folder / LOG, UserMessage, name) if event.section == "memory"]
 
 
+def results(folder: Path, name: str) -> list[ToolResult]:
+    """The results of one answer's calls, in the order of the calls."""
+    return sorted(events_of(folder / LOG, ToolResult, name), key=lambda result: result.position)
+
+
 def held(folder: Path) -> list[tuple[str, str, str]]:
     """What the index holds."""
     connection = sqlite3.connect(folder / INDEX)
@@ -105,7 +110,7 @@ async def test_a_session_is_not_told_what_it_remembered_itself(tmp_path: Path) -
 async def test_the_model_recalls_with_a_tool(tmp_path: Path) -> None:
     await run(tmp_path, "one", remembering("The user wants short answers.", kind="preference"))
     await run(tmp_path, "two", FakeModel([calls(("recall", {"query": "answers"}), ("recall", {"query": "nothing"}))]))
-    found, nothing = events_of(tmp_path / LOG, ToolResult, "two")
+    found, nothing = results(tmp_path, "two")
     assert found.text.startswith("- [preference, 20")
     assert found.text.endswith("] The user wants short answers.")
     assert nothing.text == "Nothing that was remembered fits."
@@ -268,7 +273,7 @@ async def test_without_a_usable_index_the_turn_goes_on_and_says_what_is_wrong(tm
     (tmp_path / INDEX).write_bytes(b"somebody's notes")
     model = FakeModel([calls(("remember", {"text": "x", "kind": "knowledge"}), ("recall", {"query": "database"}))])
     await run(tmp_path, "one", model, plugin, until="event_committed memory")
-    assert [result.outcome for result in events_of(tmp_path / LOG, ToolResult, "one")] == ["ok", "error"]
+    assert [result.outcome for result in results(tmp_path, "one")] == ["ok", "error"]
     faults = {fault.hook: fault.error for fault in events_of(tmp_path / LOG, PluginFault, "one")}
     assert set(faults) == {"render memory", "event_committed memory"}
     assert all("is not an index of memories" in error for error in faults.values())
