@@ -379,6 +379,22 @@ async def test_only_the_user_of_the_process_may_read_the_index(tmp_path: Path) -
     assert {path.stat().st_mode & 0o777 for path in tmp_path.glob(f"{INDEX}*")} == {0o600}
 
 
+def test_nobody_adds_to_an_index_that_is_about_to_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be lost."""
+    monkeypatch.setattr(memory.index, "BUSY_MAX_S", 0.0)
+    ours, theirs = (Index(str(tmp_path / INDEX), lambda session: "") for _ in range(2))
+    ours.rebuild(lambda writer: None)
+
+    def fill(writer: Any) -> None:
+        with pytest.raises(TimeoutError, match="somebody else"), theirs.writing():
+            pass
+
+    ours.rebuild(fill)
+    with theirs.writing() as writer:
+        writer.add(Remembered(kind="knowledge", text="heron", session="s", at_us=0))
+    assert len(held(tmp_path)) == 1
+
+
 PROCESS = """
 import sys
 from flightlog_plugins.memory.index import Index
