@@ -166,6 +166,7 @@ def register_adapters(register: Callable[[Adapter], None]) -> None:
 def register_prompt_sections(register: Callable[[PromptSection], None]) -> None:
     register(PromptSection(name="kind", rank=1, render=rendered))
     register(PromptSection(name="kinder", rank=2, render=lambda: "Be kinder.", kind="runtime"))
+    register(PromptSection(name="kindest", rank=3, render=lambda view: f"Step {view.step}.", kind="runtime"))
 
 
 @hookimpl

@@ -124,12 +124,17 @@ def register_tools(register: Callable[[Tool], None]) -> None:
     register(Tool(print))  # E: call-arg
 
 
+def words_of(call: ProposedCall) -> str:
+    return call.name
+
+
 @hookimpl
 def register_others(
     sections: Callable[[PromptSection], None], hooks: Callable[[Hook], None], agents: Callable[[Subagent], None]
 ) -> None:
     sections(PromptSection(name="s", rank="first", render=str))  # E: arg-type
-    sections(PromptSection(name="s", rank=1, render=lambda: 5))  # E: arg-type, return-value
+    sections(PromptSection(name="s", rank=1, render=lambda: 5))  # E: arg-type
+    sections(PromptSection(name="s", rank=1, render=words_of))  # E: arg-type
     hooks(Hook(point="before_lunch", body=print, name="h"))  # E: arg-type
     agents(Subagent(name="a", description="", prompt=None))  # E: arg-type
 
