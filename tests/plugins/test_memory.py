@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +19,15 @@ from hypothesis import strategies as st
 
 import flightlog
 from flightlog.testing import Bundle, FakeModel, calls, words
-from flightlog_hookspecs import Tool
-from flightlog_hookspecs.errors import ToolError, UsageError
-from flightlog_hookspecs.events import PluginFault, ToolResult, UserMessage
+from flightlog_hookspecs import Hook, Tool
+from flightlog_hookspecs.errors import StoreError, ToolError, UsageError
+from flightlog_hookspecs.events import PluginFault, Record, SessionOpened, ToolCall, ToolResult, UserMessage
 from flightlog_plugins import memory
 from flightlog_plugins.memory import Memory
 from flightlog_plugins.memory.index import Index
+from flightlog_plugins.memory.keeping import Keeper
 from flightlog_plugins.memory.remembered import Remembered
-from support.kernels import events_of, verified
+from support.kernels import events_of, records_of, verified
 from support.memory_folder import subfolder
 from support.workspaces import call_in
 
@@ -415,3 +419,103 @@ def test_several_processes_add_to_one_index(tmp_path: Path) -> None:
     ]
     assert [process.wait() for process in started] == [0, 0, 0]
     assert len(held(tmp_path)) == 90
+
+
+async def test_a_plugin_that_comes_in_the_middle_of_a_session_has_what_was_remembered_before_and_after(
+    tmp_path: Path,
+) -> None:
+    tools_only = Bundle(tools=[Tool(body=memory_of(tmp_path).remember, effect="idempotent")])
+    model = FakeModel([*remembering("before").replies, words("."), *remembering("after").replies])
+    following = Bundle(hooks=[Hook(point="event_committed", body=memory_of(tmp_path).follow, name="memory")])
+    plugins = [Bundle(adapters=[model]), tools_only]
+    async with (
+        flightlog.open_kernel(tmp_path / LOG, discover=False, plugins=plugins) as kernel,
+        kernel.session("one", model="fake:m") as session,
+    ):
+        await session.followup("hi")
+        await session.run()
+        with_memory = session.register(following)
+        await session.followup("hi")
+        await session.run()
+    assert with_memory
+    assert [text for _, text, _ in held(tmp_path)] == ["after", "before"]
+
+
+def test_a_result_whose_call_was_missed_makes_the_session_be_read_again(tmp_path: Path) -> None:
+    """As when a hook ran out of time, its thread went on, and the call came in between."""
+    text = json.dumps({"text": "heron", "kind": "knowledge"})
+    call = ToolCall(
+        position=0, call_id="c", name="remember", arguments=text, invocation_id="i", message_seq=7, mode="parallel",
+        effect="idempotent", plugin="p", plugin_version="",
+    )  # fmt: skip
+    result = ToolResult(position=0, call_id="c", name="remember", message_seq=7, outcome="ok", content=(), call_seq=8)
+    events = {7: SessionOpened(pid=1, host="h", kernel_version=""), 8: call, 9: result}
+    rows = [
+        Record(session="s", seq=seq, at_us=0, turn=None, step=None, epoch=1, event=event)
+        for seq, event in events.items()
+    ]
+
+    class Canned:
+        def records(self) -> list[Record]:
+            return rows
+
+        def names(self) -> list[str]:
+            return ["s"]
+
+        def session(self, name: str) -> Canned:
+            return self
+
+    keeper = Keeper(Index(str(tmp_path / INDEX), lambda session: ""), lambda: nullcontext(Canned()))
+    keeper.index.rebuild(lambda writer: writer.follow("s", 6))
+    keeper.follow(rows[0])
+    keeper.follow(rows[2])
+    assert held(tmp_path) == [("knowledge", "heron", "s")]
+
+
+def test_every_statement_is_used() -> None:
+    source = Path(memory.index.__file__).read_text()
+    assert set(memory.index._statements()) == set(re.findall(r'_sql\("(\w+)"\)', source))
+
+
+KILLED = """
+import sys, flightlog, trio
+from pathlib import Path
+from flightlog.testing import Bundle, FakeModel, calls
+from flightlog_plugins.memory import Memory
+
+async def main(folder):
+    memory = Memory(folder / "memory.db", log=lambda: flightlog.open_log(folder / "a.db", discover=False))
+    notes = [calls(("remember", {"text": f"note {n}", "kind": "knowledge"})) for n in range(10_000)]
+    plugins = [memory, Bundle(adapters=[FakeModel(notes)])]
+    limits = flightlog.Limits(steps_per_turn=10_000)
+    async with flightlog.open_kernel(folder / "a.db", discover=False, plugins=plugins) as kernel:
+        async with kernel.session("one", model="fake:m", limits=limits) as session:
+            await session.followup("hi")
+            await session.run()
+
+trio.run(main, Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.kill
+def test_after_a_kill_the_index_holds_what_the_log_does(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)])
+    try:
+        while process.poll() is None:
+            with suppress(StoreError, UsageError):
+                if len(events_of(tmp_path / LOG, ToolResult, "one")) > 5:
+                    break
+    finally:
+        process.kill()
+        process.wait()
+    everything = [Bundle(adapters=[FakeModel([])]), memory_of(tmp_path)]
+    with (
+        flightlog.sync.open_kernel(tmp_path / LOG, discover=False, plugins=everything) as kernel,
+        kernel.session("one", model="fake:m"),
+    ):
+        pass
+    records = records_of(tmp_path / LOG, "one")
+    said = {record.seq: record.event.arguments for record in records if isinstance(record.event, ToolCall)}
+    fine = [one.call_seq for one in events_of(tmp_path / LOG, ToolResult, "one") if one.outcome == "ok"]
+    assert len(fine) > 5
+    assert {text for _, text, _ in held(tmp_path)} == {json.loads(said[seq])["text"] for seq in fine if seq}

@@ -43,7 +43,7 @@ class Keeper:
         if isinstance(event, SessionOpened) and self._missed_nothing(session, record.seq - 1):
             self._followers[session] = Follower()
         follower = self._followers.pop(session, None)
-        if follower is None:
+        if follower is None or follower.missed(record):
             if isinstance(event, ToolCall):
                 return
             follower = self._usable(lambda: self._catch_up(session))

@@ -57,6 +57,11 @@ class Follower:
 
     _calls: dict[int, ToolCall] = field(factory=dict, init=False)
 
+    def missed(self, record: Record) -> bool:
+        """Whether `record` is the result of a call that it was not fed."""
+        event = record.event
+        return isinstance(event, ToolResult) and event.call_seq is not None and event.call_seq not in self._calls
+
     def feed(self, record: Record) -> Remembered | None:
         """What `record` makes remembered, if anything."""
         match record.event:
