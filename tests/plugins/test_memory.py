@@ -434,10 +434,10 @@ async def test_a_plugin_that_comes_in_the_middle_of_a_session_has_what_was_remem
     ):
         await session.followup("hi")
         await session.run()
-        with_memory = session.register(following)
+        with_memory = kernel.register(following)
         await session.followup("hi")
         await session.run()
-    assert with_memory
+    assert with_memory.closed
     assert [text for _, text, _ in held(tmp_path)] == ["after", "before"]
 
 
