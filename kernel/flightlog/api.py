@@ -151,9 +151,12 @@ class Kernel:
             finally:
                 with trio.CancelScope(shield=True):
                     self._postman.remove(session)
-                    await session.close()
-                    await close_session(journal)
-                    await session.observed()
+                    try:
+                        await session.close()
+                        await close_session(journal)
+                        await session.observed()
+                    finally:
+                        await session.release()
         finally:
             self._open.discard(name)
 

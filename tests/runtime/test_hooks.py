@@ -52,7 +52,7 @@ from flightlog_hookspecs.events import (
     UserMessage,
 )
 from flightlog_hookspecs.hooks import GUARDS
-from support.kernels import events_of, new_id, verified
+from support.kernels import events_of, new_id, session_of, verified
 
 ran: list[str] = []
 
@@ -483,6 +483,23 @@ async def test_every_committed_event_is_shown_in_order_and_once(tmp_path: Path) 
     async with hooked(path, {"event_committed": watch}) as session:
         await session.run()
     assert [record.seq for record in seen] == list(range(2, len(seen) + 2))
+    assert seen[-1].event.kind == "session/closed"
+
+
+async def test_a_watcher_of_one_session_sees_its_end_too(tmp_path: Path) -> None:
+    seen = list[Record]()
+
+    async def watch(record: Record) -> None:
+        await trio.lowlevel.checkpoint()
+        seen.append(record)
+
+    async with session_of(tmp_path / "a.db", FakeModel([words("one")])) as session:
+        # Left to the scope, as `registered` keeps it from being collected.
+        registered = session.register(Bundle(hooks=[Hook(point="event_committed", name="watch", body=watch)]))
+        await session.followup("hi")
+        await session.run()
+    assert registered.closed
+    assert [record.seq for record in seen] == list(range(seen[0].seq, seen[-1].seq + 1))
     assert seen[-1].event.kind == "session/closed"
 
 

@@ -239,6 +239,10 @@ class Session:
         """Wait until hooks have seen the last of what was committed."""
         await self._observer.finish()
 
+    async def release(self) -> None:
+        """Take back what was registered for this session only, after its hooks have seen its end."""
+        await self._registry.close()
+
     async def take_letters(self) -> None:
         """Turn the letters that wait in the mailbox into events, and into what they ask for.
 
@@ -269,7 +273,6 @@ class Session:
             await self._children.close()
             with suppress(StoreStopped, Fenced):
                 await self._driver.settle()
-            await self._registry.close()
 
     def _check_open(self) -> None:
         if self._closed:
