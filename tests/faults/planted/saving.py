@@ -70,9 +70,9 @@ def normal_for_letters() -> Iterator[None]:
     """A letter is acknowledged before it is on the disk."""
     post = Store.post
 
-    def careless(store: Store, letter: Any) -> Any:
+    def careless(store: Store, *letter: Any) -> Any:
         with normal_everywhere():
-            return post(store, letter)
+            return post(store, *letter)
 
     with replaced(Store, "post", careless):
         yield
