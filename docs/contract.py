@@ -19,6 +19,7 @@ from flightlog_hookspecs import (
     prices,
     prompt,
     redaction,
+    services,
     specs,
     stream,
     subagents,
@@ -41,6 +42,8 @@ REGISTERED = (
     subagents.Children,
     subagents.ChildEnd,
     prices.Price,
+    services.Service,
+    services.Scope,
 )
 STREAMED = get_args(stream.BlockEvent)
 SHOWN = get_args(content.Block)

@@ -42,6 +42,7 @@ from flightlog_hookspecs.parameters import OUTPUT_SCHEMA, Parameter
 from flightlog_hookspecs.prices import Price
 from flightlog_hookspecs.prompt import PromptSection
 from flightlog_hookspecs.redaction import Redaction
+from flightlog_hookspecs.services import Scope, Service
 from flightlog_hookspecs.stream import (
     BlockEnd,
     BlockEvent,
@@ -99,6 +100,8 @@ __all__ = [
     "Request",
     "RequestView",
     "Retry",
+    "Scope",
+    "Service",
     "StepView",
     "StoppingTurn",
     "Subagent",

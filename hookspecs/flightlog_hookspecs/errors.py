@@ -145,6 +145,13 @@ class ToolError(FlightlogError):
     """Raised by a tool body to fail its call with a message for the model, without a traceback."""
 
 
+class OutcomeUnknown(ToolError):
+    """Raised by a tool body that cannot know whether its call took effect: an answer that never came, for one.
+
+    The call's outcome is `unknown` and it is in doubt, as after a crash, unless its effect may be repeated.
+    """
+
+
 class PluginError(FlightlogError):
     """A plugin broke the contract. Names the plugin and the hook."""
 

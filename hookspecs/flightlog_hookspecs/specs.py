@@ -15,6 +15,7 @@ from flightlog_hookspecs.parameters import Parameter
 from flightlog_hookspecs.prices import Price
 from flightlog_hookspecs.prompt import PromptSection
 from flightlog_hookspecs.redaction import Redaction
+from flightlog_hookspecs.services import Service
 from flightlog_hookspecs.subagents import Subagent
 from flightlog_hookspecs.tools import Tool
 
@@ -57,3 +58,8 @@ def register_prices(register: Callable[[Price], None]) -> None:
 @hookspec
 def register_redactions(register: Callable[[Redaction], None]) -> None:
     """Offer functions that keep secrets out of the log: call `register(redaction)` for each."""
+
+
+@hookspec
+def register_services(register: Callable[[Service], None]) -> None:
+    """Offer what is to be kept open beside the sessions: call `register(service)` for each."""

@@ -32,6 +32,7 @@ from flightlog.runtime.recovery import close_session, open_session
 from flightlog.runtime.redacting import Redacting
 from flightlog.runtime.registration import Registration
 from flightlog.runtime.registry import Registry
+from flightlog.runtime.services import serve
 from flightlog.runtime.session import Session
 from flightlog.runtime.surroundings import Surroundings
 from flightlog.store.backup import back_up
@@ -215,13 +216,14 @@ class Kernel:
         return Mailbox(self._store, name, self._clock)
 
     async def deliver(self) -> None:
-        """Hand letters to the sessions that this kernel owns and let hooks watch them, until cancelled.
+        """Run services, hand letters to the sessions that this kernel owns, let hooks watch them, until cancelled.
 
         `open_kernel` runs it.
         """
         with single_error():
             async with trio.open_nursery() as nursery:
                 self._background = nursery
+                serve(self.registry, nursery)
                 self._serving.set()
                 await self._postman.run()
 
@@ -302,7 +304,11 @@ async def open_kernel(
     kernel = Kernel(store, registry, folder, clock or Clock(), on_boundary)
     try:
         async with beside(kernel.deliver):
-            yield kernel
+            try:
+                yield kernel
+            finally:
+                with trio.CancelScope(shield=True):
+                    await registry.close()  # services are left while their task goes on
     finally:
         try:
             await kernel.close()

@@ -224,7 +224,7 @@ async def _session(order: Order, output: Output, interruption: Interruption, *, 
     wanted = [wanting(order.schema)] if order.schema is not None else []
     async with open_kernel(order.db, workspace=order.workspace, on_boundary=follower.on_boundary) as kernel:
         for problem in kernel.registry.problems:
-            complain(f"plugin {problem.name!r} was left out: {problem.error}")
+            complain(problem.said)
         follower.seq = await _length(kernel, order.session, must_exist=must_exist)
         async with kernel.session(
             order.session, model=order.model, system=order.system, approver=order.approver, take_over=order.take_over

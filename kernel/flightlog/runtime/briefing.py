@@ -15,6 +15,7 @@ from flightlog.runtime.prompting import Prompt
 from flightlog.runtime.surroundings import Surroundings
 from flightlog_hookspecs.events import (
     Event,
+    PluginFault,
     PluginLoaded,
     PluginUnloaded,
     PluginVersion,
@@ -31,6 +32,7 @@ class Briefing:
         self._journal = journal
         self._around = around
         self._model = model
+        self._failing: list[PluginFault] = []
         self._prompt = Prompt(system, around.registry, around.threads, around.redacting)
 
     async def prepare(self) -> str:
@@ -47,8 +49,10 @@ class Briefing:
             await journal.append(*self._switched(state, retry.model if retry else ""))
             return ""
         anew = state.header is None or state.step.number == 1
+        if anew:
+            await self._around.registry.ready()
         static, runtime, faults = await self._prompt.rendered(given(state), self._view(), anew=anew)
-        due: list[Event] = [*faults]
+        due: list[Event] = [*faults, *self._failing_services()]
         if anew:
             system, spans = joined(static)
             head = self._around.registry.head(self._model, system)
@@ -77,6 +81,23 @@ class Briefing:
             session_model=self._model,
             messages=self._journal.history.messages(),
         )
+
+    def _failing_services(self) -> list[PluginFault]:
+        """What is wrong with services, as far as this session's log does not say so."""
+        told, self._failing = (
+            self._failing,
+            [
+                PluginFault(
+                    plugin=offer.plugin.name,
+                    hook=f"service {running.service.name}",
+                    error=self._around.redacting.text(running.error),
+                )
+                for offer in self._around.registry.offers
+                for running in offer.running
+                if running.error
+            ],
+        )
+        return [fault for fault in self._failing if fault not in told]
 
     def _switched(self, state: State, model: str) -> Sequence[RequestHeader]:
         """The head of `model`, when that is named and not the one in force."""

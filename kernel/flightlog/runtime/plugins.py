@@ -35,6 +35,7 @@ from flightlog_hookspecs.parameters import Parameter
 from flightlog_hookspecs.prices import Price
 from flightlog_hookspecs.prompt import PromptSection, SectionKind
 from flightlog_hookspecs.redaction import Redaction
+from flightlog_hookspecs.services import Service
 from flightlog_hookspecs.subagents import Subagent
 from flightlog_hookspecs.tools import Tool
 
@@ -80,16 +81,21 @@ def register(registry: Registry, plugin: object) -> Registration:
 
 
 def _enter(registry: Registry, plugin: object) -> Offer:
-    name = getattr(plugin, "__name__", type(plugin).__name__)
-    version = PluginVersion(name=name, version=str(getattr(plugin, "__version__", "")))
+    version = plugin_version(plugin)
     try:
         offer = offered(plugin, version)
         registry.enter(offer)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise PluginError(name, "registration", described(error)) from error
+        raise PluginError(version.name, "registration", described(error)) from error
     return offer
+
+
+def plugin_version(plugin: object) -> PluginVersion:
+    """What the log calls a plugin that was passed in."""
+    name = getattr(plugin, "__name__", type(plugin).__name__)
+    return PluginVersion(name=name, version=str(getattr(plugin, "__version__", "")))
 
 
 def _called(plugin: object) -> str:
@@ -142,6 +148,7 @@ def offered(plugin: object, version: PluginVersion) -> Offer:
     manager.hook.register_subagents(register=lambda one: _take_subagent(offer, one, version))
     manager.hook.register_parameters(register=lambda one: _take(offer, offer.parameters, "parameter", _parameter(one)))
     manager.hook.register_prices(register=lambda price: _take(offer, offer.prices, "price of", _price(price)))
+    manager.hook.register_services(register=lambda one: _take(offer, offer.services, "service", _service(one)))
     return offer
 
 
@@ -205,6 +212,19 @@ def _parameter(parameter: Parameter) -> tuple[str, str]:
         return name, canonical.dumps(canonical.plain(parameter.value))
     except BadPayload as error:
         raise UsageError(f"parameter {name!r} is not JSON: {error}") from None
+
+
+def _service(service: Service) -> tuple[str, Service]:
+    _expect(isinstance(service, Service), f"register_services was given {service!r}, not a Service")
+    _expect(
+        isinstance(service.name, str) and service.name != "",
+        f"a service's name must be a string, not {service.name!r}",
+    )
+    _expect(
+        callable(service.lifespan) and _takes_one(service.lifespan) and service.ready_s >= 0,
+        f"service {service.name!r}: its lifespan must take one argument, and ready_s be a number of seconds",
+    )
+    return service.name, service
 
 
 def _price(price: Price) -> tuple[str, TokenPrice]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections import ChainMap
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import trio
 from attrs import define, field, frozen
@@ -26,7 +26,11 @@ from flightlog_hookspecs.events import Head, PluginVersion, TokenPrice
 from flightlog_hookspecs.hooks import Hook, Point
 from flightlog_hookspecs.prompt import PromptSection
 from flightlog_hookspecs.redaction import Redaction
+from flightlog_hookspecs.services import Service
 from flightlog_hookspecs.subagents import Subagent
+
+if TYPE_CHECKING:
+    from flightlog.runtime.services import Running
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -39,6 +43,8 @@ class Loaded:
     """A registered plugin, and how many of its functions run just now. Once taken back, none is started."""
 
     version: PluginVersion
+    within: Loaded | None = None
+    """The plugin whose service offers this one: it runs as long as this does."""
     taken_back: bool = field(default=False, init=False)
     _running: int = field(default=0, init=False)
     _waiting: list[trio.Event] = field(factory=list, init=False)
@@ -54,7 +60,8 @@ class Loaded:
         self._running += 1
         token = _RUNNING_IN.set(_RUNNING_IN.get() | {self})
         try:
-            yield
+            with self.within.running() if self.within else nullcontext():
+                yield
         finally:
             _RUNNING_IN.reset(token)
             self._running -= 1
@@ -62,9 +69,14 @@ class Loaded:
                 while self._waiting:
                     self._waiting.pop().set()
 
+    @property
+    def runs_here(self) -> bool:
+        """Whether this code is called by one of its functions."""
+        return self in _RUNNING_IN.get()
+
     async def come_to_rest(self) -> None:
         """Wait until none of its functions runs. One of them cannot wait for itself, and does not."""
-        while self._running and self not in _RUNNING_IN.get():
+        while self._running and not self.runs_here:
             event = trio.Event()
             self._waiting.append(event)
             await event.wait()
@@ -96,11 +108,18 @@ class Offer:
     prices: dict[str, Registered[TokenPrice]] = field(factory=dict)
     hooks: list[Registered[Hook]] = field(factory=list)
     redactions: list[Registered[Redaction]] = field(factory=list)
+    services: dict[str, Registered[Service]] = field(factory=dict)
+    running: list[Running] = field(factory=list, init=False)
+    """Its services, where they run."""
 
     async def retire(self) -> None:
-        """Once it is offered no more: wait until nothing of it runs, and let its adapters close what they hold."""
+        """Once it is offered no more: wait until nothing of it runs, its services included; close its adapters."""
         await self.plugin.come_to_rest()
-        for adapter in self.adapters.values():
+        if not self.plugin.runs_here:
+            for running in self.running:
+                await running.ended()
+        while self.adapters:
+            _, adapter = self.adapters.popitem()
             if close := getattr(adapter.item, "aclose", None):
                 # One that fails or hangs keeps nobody else from closing; there is no log left to say so.
                 with trio.move_on_after(CLOSE_LIMIT_S, shield=True), suppress(Exception):
@@ -109,7 +128,7 @@ class Offer:
 
 @frozen(kw_only=True)
 class PluginProblem:
-    """A plugin that was left out and why.
+    """A plugin that was left out and why, or what is wrong with its `service` at the moment.
 
     `where` is "file:line", the file alone or "", as far as it is known; `distribution` is what pip calls it.
     """
@@ -119,6 +138,13 @@ class PluginProblem:
     where: str = ""
     version: str = ""
     distribution: str = ""
+    service: str = ""
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        what = f"service {self.service!r} of plugin" if self.service else "plugin"
+        return f"{what} {self.name!r} {'fails' if self.service else 'was left out'}: {self.error}"
 
 
 class Registry:
@@ -132,6 +158,8 @@ class Registry:
         self.outer = outer
         self._allowed = allowed
         self.problems: list[PluginProblem] = []
+        self.start: Callable[[Registry, Offer], None] | None = outer.start if outer else None
+        """Starts the services of what is entered; None where none run."""
         self.changes: trio.lowlevel.ParkingLot = outer.changes if outer else trio.lowlevel.ParkingLot()
         self._thread = threading.get_ident()
         self._offers: list[Offer] = []
@@ -203,17 +231,30 @@ class Registry:
         own = [redaction for offer in self._offers for redaction in offer.redactions]
         return self.outer.redactions() + own if self.outer else own
 
-    def enter(self, offer: Offer) -> None:
-        """Register all of `offer`. Raises `UsageError`, and nothing is changed, when a name is taken in this scope."""
+    @property
+    def outermost(self) -> Registry:
+        """The scope around all others."""
+        return self.outer.outermost if self.outer else self
+
+    def enter(self, offer: Offer, *, instead_of: Offer | None = None) -> None:
+        """Register all of `offer`, and take back `instead_of`, at once.
+
+        Raises `UsageError`, and nothing is changed, when a name is taken in this scope.
+        """
         self.check_thread()
         for what, mine, its in self._tables(offer):
-            if taken := next((name for name in its if name in mine), None):
-                by = mine[taken].plugin.name
-                raise UsageError(f"{what} {taken!r} exists already: plugin {by!r} registered it")
+            for taken in its:
+                if taken in mine and (instead_of is None or mine[taken].plugin is not instead_of.plugin):
+                    by = mine[taken].plugin.name
+                    raise UsageError(f"{what} {taken!r} exists already: plugin {by!r} registered it")
+        if instead_of is not None:
+            self.leave(instead_of)
         for _, mine, its in self._tables(offer):
             mine.update(its)
         self._offers.append(offer)
         self.changes.unpark_all()
+        if self.start is not None:
+            self.start(self, offer)
 
     def leave(self, offer: Offer) -> None:
         """Take back all of `offer`, in reverse order. Does nothing when that was done before."""
@@ -222,6 +263,8 @@ class Registry:
             return
         self._offers.remove(offer)
         offer.plugin.taken_back = True
+        for running in offer.running:
+            running.leave()
         for _, mine, its in reversed(self._tables(offer)):
             for name in reversed(its):
                 del mine[name]
@@ -233,6 +276,12 @@ class Registry:
                 "plugins are registered and taken back on the kernel's own thread; from a tool or hook in another "
                 "one: trio.from_thread.run_sync(kernel.register, plugin)"
             )
+
+    async def ready(self) -> None:
+        """Wait for the services, here and in the scopes around, that a turn may wait for."""
+        for offer in self.offers:
+            for running in offer.running[:]:
+                await running.ready()
 
     async def changed(self) -> None:
         """Wait until something more is registered, here or in another scope of the same kernel."""
@@ -266,8 +315,7 @@ class Registry:
         adapter = self.adapters.get(name)
         if adapter is None:
             known = ", ".join(sorted(self.adapters)) or "none"
-            problems = (self.outer or self).problems
-            broken = "".join(f" Plugin {problem.name!r} was left out: {problem.error}" for problem in problems)
+            broken = "".join(f" {problem.said[0].upper()}{problem.said[1:]}" for problem in self.outermost.problems)
             raise UsageError(f"no adapter named {name!r} (known: {known}). Install or pass its plugin.{broken}")
         return adapter, rest
 

@@ -15,18 +15,14 @@ from typing import Any, Final
 
 import trio
 
-from flightlog_hookspecs.errors import FlightlogError, ToolError
+from flightlog_hookspecs.errors import OutcomeUnknown, ToolError
 
 _CHUNK_BYTES: Final = 1 << 16
 _WORKER: Final = str(Path(__file__).with_name("tool_worker.py"))
 
 
-class ProcessFailed(FlightlogError):
-    """The process ended without an answer; what it did until then is not known."""
-
-
 async def run_in_process(body: Callable[..., Any], leading: Sequence[object], arguments: dict[str, Any]) -> object:
-    """The body's return value. Cancelling kills the process. Raises `ToolError` or `ProcessFailed`."""
+    """The body's return value. Cancelling kills the process. Raises `ToolError` or `OutcomeUnknown`."""
     called = pickle.dumps((tuple(leading), arguments))
     running = _Running(pickle.dumps((os.getpid(), sys.path, body.__module__, body.__qualname__, called)))
     ended, token = trio.Event(), trio.lowlevel.current_trio_token()
@@ -46,7 +42,7 @@ async def run_in_process(body: Callable[..., Any], leading: Sequence[object], ar
             await ended.wait()
         raise
     if running.code != 0 or not running.answer:
-        raise ProcessFailed(f"Its process {_how_it_ended(running.code)} before it answered.")
+        raise OutcomeUnknown(f"Its process {_how_it_ended(running.code)} before it answered.")
     kind, value = pickle.loads(running.answer)  # noqa: S301  our own worker's answer
     if kind == "ok":
         answer: object = value

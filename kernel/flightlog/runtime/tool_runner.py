@@ -25,9 +25,9 @@ from flightlog.runtime.plugin_call import in_own_task
 from flightlog.runtime.registry import Registered
 from flightlog.runtime.surroundings import Surroundings
 from flightlog.runtime.tool_output import Rendered, failed, rendered, told
-from flightlog.runtime.tool_process import ProcessFailed, run_in_process
+from flightlog.runtime.tool_process import run_in_process
 from flightlog.store.store import Blob
-from flightlog_hookspecs.errors import ToolError
+from flightlog_hookspecs.errors import OutcomeUnknown, ToolError
 from flightlog_hookspecs.events import ApprovalAsked, Event, ToolCall, ToolResult, UserMessage
 from flightlog_hookspecs.hooks import Ask, Deny, FinishedCall, ProposedCall
 from flightlog_hookspecs.tools import REPEATABLE, Tool, ToolContext
@@ -252,9 +252,11 @@ class ToolRunner:
                 value = await self._invoke(item, intent, scope)
                 return self._rendered(value)
         except ToolError as error:
-            return self._cut_off(tool) if scope.cancel_called else self._told(said(error))
-        except ProcessFailed as error:
-            return failed(str(error)) if tool.effect in REPEATABLE else failed(f"{error} {repair.UNKNOWN}", "unknown")
+            if scope.cancel_called:
+                return self._cut_off(tool)
+            if isinstance(error, OutcomeUnknown) and tool.effect not in REPEATABLE:
+                return evolve(self._told(f"{said(error)} {repair.UNKNOWN}"), outcome="unknown")
+            return self._told(said(error))
         except (trio.Cancelled, KeyboardInterrupt):
             raise
         except BaseException as error:

@@ -40,6 +40,7 @@ from flightlog_hookspecs import (
     PromptSection,
     Redaction,
     Request,
+    Service,
     Subagent,
     TextBlock,
     TextDelta,
@@ -152,6 +153,7 @@ class Bundle:
     parameters: Iterable[Parameter] = ()
     prices: Iterable[Price] = ()
     redactions: Iterable[Redaction] = ()
+    services: Iterable[Service] = ()
 
     @hookimpl
     def register_hooks(self, register: Callable[[Hook], None]) -> None:
@@ -200,6 +202,12 @@ class Bundle:
         """Register the redactions."""
         for redaction in self.redactions:
             register(redaction)
+
+    @hookimpl
+    def register_services(self, register: Callable[[Service], None]) -> None:
+        """Register the services."""
+        for service in self.services:
+            register(service)
 
 
 def _asked(head: Head) -> list[str]:
