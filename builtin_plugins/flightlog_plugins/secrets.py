@@ -30,6 +30,10 @@ ENV_VALUE_MIN_CHARS: Final = 8
 VALUE_MIN_CHARS: Final = 4
 
 
+def _strings(given: Iterable[str]) -> tuple[str, ...]:
+    return tuple(given)
+
+
 @define(eq=False)
 class Secrets:
     """A plugin with one redaction. `env` are patterns for names of variables, as in a shell, in any case of letters.
@@ -40,9 +44,9 @@ class Secrets:
 
     ENV: ClassVar[tuple[str, ...]] = ("*_KEY", "*_TOKEN", "*SECRET*", "*PASSWORD*")
 
-    env: tuple[str, ...] = field(default=ENV, converter=tuple)
-    values: tuple[str, ...] = field(default=(), converter=tuple, repr=False)
-    patterns: tuple[str, ...] = field(default=(), converter=tuple)
+    env: tuple[str, ...] = field(default=ENV, converter=_strings)
+    values: tuple[str, ...] = field(default=(), converter=_strings, repr=False)
+    patterns: tuple[str, ...] = field(default=(), converter=_strings)
     _patterns: list[re.Pattern[str]] = field(init=False, repr=False, factory=list)
     _names: dict[str, bool] = field(init=False, repr=False, factory=dict)
     _known: dict[tuple[str, str], None] = field(init=False, repr=False, factory=dict)

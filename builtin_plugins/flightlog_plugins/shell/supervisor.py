@@ -1,7 +1,9 @@
 """Run as a script: starts the command of its arguments and ends as that does, once all that came of it is gone.
 
-When its standard input ends it does so at once: then whoever wants the command is gone or has had enough. It
-adopts what loses its parent, so that nothing gets away by starting a session of its own. Imports nothing of ours.
+When its standard input ends it does so at once: then whoever wants the command is gone or has had enough. After
+`--serve PID` the command has that input for itself, and what ends it is SIGTERM or the end of the process PID, its
+parent. It adopts what loses its parent, so that nothing gets away by starting a session of its own. Imports nothing of
+ours.
 """
 
 from __future__ import annotations
@@ -26,18 +28,27 @@ _LIBC = ctypes.CDLL(None)
 def main() -> None:
     """Start, wait, end everything, end."""
     _LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    command, watch = sys.argv[1:], select.poll()
+    serves = command[0] == "--serve"
+    if serves:
+        host, command = int(command[1]), command[2:]
+        watch.register(os.pidfd_open(host), select.POLLIN)
+        if os.getppid() != host:
+            os._exit(1)  # it ended before we could watch it, and its number may be another's
+    else:
+        watch.register(0, 0)  # its end is always told
     try:
         child = subprocess.Popen(  # noqa: S603  it is there to run what it is given
-            sys.argv[1:],
-            stdin=subprocess.DEVNULL,
+            command,
+            stdin=None if serves else subprocess.DEVNULL,
             process_group=0,
             preexec_fn=_die_with_us,  # noqa: PLW1509  there are no threads here
         )
     except OSError as error:
-        os.write(1, f"{sys.argv[1]}: {error.strerror}\n".encode())
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
         os._exit(127)
-    watch = select.poll()
-    watch.register(0, 0)  # its end is always told
+    if serves:
+        signal.signal(signal.SIGTERM, lambda *_: _end(_ended_all(child.pid)))
     watch.register(os.pidfd_open(child.pid), select.POLLIN)
     watch.poll()
     _end(_ended_all(child.pid))
