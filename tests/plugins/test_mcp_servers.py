@@ -17,7 +17,7 @@ import trio
 from attrs import define, evolve
 
 import flightlog
-from flightlog.testing import FakeModel, calls
+from flightlog.testing import FakeModel, calls, words
 from flightlog_hookspecs import FileBlock, text_of
 from flightlog_hookspecs.events import ApprovalAsked, PluginFault, PluginLoaded, RequestHeader, ToolCall, ToolResult
 from flightlog_plugins.approval_policy import ApprovalPolicy
@@ -186,6 +186,20 @@ async def test_a_server_that_dies_in_mid_call_leaves_the_outcome_unknown_and_is_
     assert place.noted() == ["started", "crash", "started", "add"]
 
 
+async def test_a_server_that_died_between_calls_is_connected_to_again_at_once(place: Place) -> None:
+    path = place.folder / "log.db"
+    model = FakeModel([calls(("t__family", {})), words("ok"), calls(("t__add", {"a": 1, "b": 1}))])
+    servers = McpServers({"t": place.stdio()}, wait_s=0.05)
+    async with opened(path, model, plugins=[servers]) as kernel, kernel.session("s", model="fake:m") as session:
+        await session.followup("go")
+        await session.run()
+        os.kill(json.loads(text_of(events_of(path, ToolResult)[0].content))[0], signal.SIGKILL)
+        await until(lambda: place.noted() == ["started", "started"])
+        await session.followup("go on")
+        await session.run()
+    assert ends(events_of(path, ToolResult))[1] == ("ok", "2")
+
+
 async def test_a_server_that_dies_in_mid_call_over_http_is_never_asked_twice(place: Place) -> None:
     with place.http() as port:
         async with talking(place.folder, at(port), ("t__crash", {}), ("t__add", {"a": 1, "b": 1})) as (_, session):
@@ -336,7 +350,8 @@ async def main():
 trio.run(main)
 """
     path = place.folder / "log.db"
-    process = started(code, str(path), *place.stdio().command)
+    stays = ["/bin/sh", "-c", '"$@"; sleep 3600', "sh"]  # also when nobody writes to it any more
+    process = started(code, str(path), *stays, *place.stdio().command)
     with closing_process(process):
         await until(lambda: "hang" in place.noted())
         process.send_signal(signal.SIGKILL)

@@ -110,8 +110,9 @@ async def test_a_turn_waits_for_a_slow_one_as_long_as_that_may_take_and_no_later
         assert trio.current_time() == start + 7
 
 
-async def test_it_is_left_after_the_calls_of_what_it_offers_also_when_waiting_for_that_is_cancelled(
-    tmp_path: Path,
+@pytest.mark.parametrize("whose", ["the service's", "the plugin's own"])
+async def test_it_is_left_after_the_last_call_also_when_waiting_for_that_is_cancelled(
+    tmp_path: Path, whose: str
 ) -> None:
     seen: list[str] = []
     inside, go_on = trio.Event(), trio.Event()
@@ -124,7 +125,9 @@ async def test_it_is_left_after_the_calls_of_what_it_offers_also_when_waiting_fo
 
     model = FakeModel([calls(("a", {}))])
     async with opened(tmp_path / "log.db", model) as kernel, kernel.session("s", model="fake:m") as session:
-        registration = kernel.register(serving(noting(seen, tool_of("a", body))))
+        tool = tool_of("a", body)
+        service = Service(name="it", lifespan=noting(seen, *([tool] if whose == "the service's" else [])))
+        registration = kernel.register(Bundle(tools=[] if whose == "the service's" else [tool], services=[service]))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(turn, session)
             await inside.wait()
@@ -132,6 +135,7 @@ async def test_it_is_left_after_the_calls_of_what_it_offers_also_when_waiting_fo
                 scope.cancel()
                 await registration.aclose()
             assert "a" not in kernel.registry.tools
+            await trio.testing.wait_all_tasks_blocked()
             assert seen == ["entered"]
             go_on.set()
         await trio.testing.wait_all_tasks_blocked()

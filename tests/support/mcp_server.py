@@ -82,9 +82,9 @@ def environment() -> list[str]:
 
 @server.tool()
 def family() -> str:
-    """Its process, and one that it starts in a session of its own."""
+    """Its process, the one that started it, and one that it starts in a session of its own."""
     child = subprocess.Popen(["sleep", "3600"], start_new_session=True)
-    return f"[{os.getpid()}, {child.pid}]"
+    return f"[{os.getpid()}, {os.getppid()}, {child.pid}]"
 
 
 @server.tool(structured_output=False)
