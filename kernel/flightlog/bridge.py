@@ -28,6 +28,7 @@ from flightlog_hookspecs.events import Record
 T = TypeVar("T")
 _EXIT_WAIT_S: Final = 5.0
 """As long does a dying interpreter wait for its kernels to close."""
+_LOOK_S: Final = 0.2
 
 
 class _Closed(UsageError):
@@ -137,12 +138,12 @@ class TrioThread:
         call: _Call[T] = _Call(function, args)
         try:
             self._begin(call)
-            call.future.exception()
+            _wait(call.future)
         except (ForkedProcess, UsageError):
             raise
         except BaseException:
             self._cancel(call)
-            call.future.exception()
+            _wait(call.future)
             raise
         return call.future.result()
 
@@ -288,6 +289,16 @@ class TrioThread:
     def _has_left(self, held: _Held[Any]) -> bool:
         """Whether there is nothing to leave: a forked child leaves its parent's contexts alone."""
         return os.getpid() != self._pid or (not held.started and not self._thread.is_alive())
+
+
+def _wait(future: Future[Any]) -> None:
+    """Until it is done, whatever came of it; signals are handled meanwhile.
+
+    A signal that reaches another thread, or this one just before it sleeps, wakes nobody. So it looks again and again.
+    """
+    while not future.done():
+        with suppress(TimeoutError):
+            future.exception(_LOOK_S)
 
 
 async def _inline(function: Callable[..., T], args: tuple[Any, ...]) -> T:

@@ -168,12 +168,24 @@ def test_closing_the_kernel_leaves_the_sessions_that_other_threads_hold_first(tm
         holding.result()
 
 
+def to_the_process() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def to_this_thread() -> None:
+    """As a system may deliver it: nothing wakes the thread that waits."""
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+
 @pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c_cancels_the_turn_that_is_waited_for_and_the_session_lives_on(tmp_path: Path, times: int) -> None:
+@pytest.mark.parametrize("send", [to_the_process, to_this_thread], ids=lambda send: send.__name__)
+def test_ctrl_c_cancels_the_turn_that_is_waited_for_and_the_session_lives_on(
+    tmp_path: Path, send: Any, times: int
+) -> None:
     path = tmp_path / "a.db"
 
     async def interrupt() -> None:
-        os.kill(os.getpid(), signal.SIGINT)
+        send()
         await trio.sleep_forever()
 
     with (
