@@ -1,21 +1,85 @@
-"""The pytest fixture `crash_everywhere`, for tests of your own plugins.
+"""Pytest fixtures for tests of your own plugins; they come with the package, and load the kernel when first used.
 
-def test_my_plugin_survives_every_crash(crash_everywhere):
-    crash_everywhere(shop, points=200, nested=25)
+    def test_my_tool_answers(session_with):
+        model = FakeModel([calls(("my_tool", {})), words("It answered.")])
+        session = session_with(Bundle(tools=[my_tool], adapters=[model]))
+        session.followup("Use it.")
+        assert session.run().text == "It answered."
+        model.assert_all_played()
+
+`session_with` opens a session on a log in memory, through the blocking face, which works in plain tests and in those
+that pytest-trio or an asyncio plugin runs. A test that wants a kernel of its own gives it a path:
+`log_in_memory`, or `log_on_disk` where a real disk is what it is about.
+
+    async def test_my_tool_under_trio(log_in_memory):
+        async with flightlog.open_kernel(log_in_memory, discover=False, plugins=[...]) as kernel: ...
+
+    def test_my_plugin_survives_every_crash(crash_everywhere):
+        crash_everywhere(shop, points=200, nested=25)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 if TYPE_CHECKING:
+    from flightlog.runtime.plugins import Discover
+    from flightlog.sync import Session
     from flightlog.testing.faults.report import Report
     from flightlog.testing.faults.workloads import Workload
 
 CrashEverywhere = Callable[..., "Report"]
+
+
+class SessionWith(Protocol):
+    """What the fixture `session_with` is."""
+
+    def __call__(
+        self, *plugins: object, model: str = "fake:model", discover: Discover = False, path: Path | None = None
+    ) -> Session:
+        """A session on a new kernel that has these plugins."""
+        ...
+
+
+@pytest.fixture
+def log_in_memory() -> Iterator[Path]:
+    """Where a log can be, on a memory file system where the machine has one; it does not exist yet."""
+    from flightlog.testing.memory import memory_folder
+
+    with memory_folder() as folder:
+        yield folder / "log.db"
+
+
+@pytest.fixture
+def log_on_disk(tmp_path: Path) -> Path:
+    """Where a log can be, among the temporary files that pytest keeps; it does not exist yet."""
+    return tmp_path / "log.db"
+
+
+@pytest.fixture
+def session_with(log_in_memory: Path) -> Iterator[SessionWith]:
+    """A function that opens a session named "test" with plugins, on a kernel that is closed when the test ends.
+
+    `discover` is that of `open_kernel`: name the plugins that are to be loaded by their entry points. Called again,
+    it closes that kernel and opens the log anew, as after a restart: the one in memory, or the one at `path`.
+    """
+    from flightlog import sync
+
+    with ExitStack() as opened:
+
+        def session_with(
+            *plugins: object, model: str = "fake:model", discover: Discover = False, path: Path | None = None
+        ) -> Session:
+            opened.close()
+            kernel = opened.enter_context(sync.open_kernel(path or log_in_memory, discover=discover, plugins=plugins))
+            return opened.enter_context(kernel.session("test", model=model))
+
+        yield session_with
 
 
 @pytest.fixture

@@ -5,21 +5,20 @@ A conftest that wants it imports the fixture.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+from flightlog.testing.memory import memory_folder
 
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
     """An empty folder of the test's own, gone when it ends."""
-    with tempfile.TemporaryDirectory(dir=MEMORY, prefix="flightlog-tests-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+    with memory_folder() as folder:
+        yield folder
 
 
 def subfolder(parent: Path) -> Path:

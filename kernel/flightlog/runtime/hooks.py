@@ -215,14 +215,10 @@ class Hooks:
         return PluginFault(plugin=plugin.name, hook=f"{hook.point} {hook.name}", error=error)
 
     def _objection(self, point: Point, answer: object) -> str:
-        """Why `answer` does not do at `point`; "" when it does."""
-        if answer is None:
-            return ""
-        if not isinstance(answer, ANSWERS[point]) or not _is_sound(answer):
-            return f"returned {answer!r:.200}, which is no answer at {point}"
+        """The same, where the models are known that there are."""
+        if error := objection(point, answer):
+            return error
         if isinstance(answer, Switch):
-            if point == "before_step" and answer.after_s:
-                return f"returned {answer!r:.200}, but a step that is about to begin does not wait"
             try:
                 self._registry.adapter_of(answer.model)
             except UsageError as error:
@@ -242,6 +238,17 @@ class Hooks:
                 return evolve(answer, content=self._redacting.blocks(content))
             case _:
                 return answer
+
+
+def objection(point: Point, answer: object) -> str:
+    """Why `answer` does not do at `point`; "" when it does."""
+    if answer is None:
+        return ""
+    if not isinstance(answer, ANSWERS[point]) or not _is_sound(answer):
+        return f"returned {answer!r:.200}, which is no answer at {point}"
+    if isinstance(answer, Switch) and point == "before_step" and answer.after_s:
+        return f"returned {answer!r:.200}, but a step that is about to begin does not wait"
+    return ""
 
 
 def _is_sound(answer: object) -> bool:

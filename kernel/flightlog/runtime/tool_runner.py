@@ -6,9 +6,8 @@ run at all (unknown tool, bad arguments) only gets a result.
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -21,11 +20,10 @@ from flightlog.core.state import Call, State
 from flightlog.core.tool_schema import BadArguments, PreparedTool
 from flightlog.runtime.error_groups import described, said, single_error, unwrapped
 from flightlog.runtime.journal import Journal
-from flightlog.runtime.plugin_call import in_own_task
 from flightlog.runtime.registry import Registered
 from flightlog.runtime.surroundings import Surroundings
+from flightlog.runtime.tool_body import run_body
 from flightlog.runtime.tool_output import Rendered, failed, rendered, told
-from flightlog.runtime.tool_process import run_in_process
 from flightlog.store.store import Blob
 from flightlog_hookspecs.errors import OutcomeUnknown, ToolError
 from flightlog_hookspecs.events import ApprovalAsked, Event, ToolCall, ToolResult, UserMessage
@@ -284,7 +282,7 @@ class ToolRunner:
         return failed(f"{late} {repair.UNKNOWN}", "unknown")
 
     async def _invoke(self, item: Runnable, intent: ToolCall, scope: trio.CancelScope) -> object:
-        tool, state = item.prepared.tool, self._journal.state
+        state = self._journal.state
         context = ToolContext(
             invocation_id=intent.invocation_id,
             session=self._journal.session,
@@ -297,22 +295,7 @@ class ToolRunner:
             protected=self._around.protected,
             children=self._around.children.of_call(intent.invocation_id, self._stopped) if _is_ours(tool) else None,
         )
-        leading = (context,) if item.prepared.wants_context else ()
-        if tool.isolation == "process":
-            return await run_in_process(tool.body, leading, item.arguments)
-        if inspect.iscoroutinefunction(tool.body):
-            if tool.isolation == "inline":
-                return await in_own_task(partial(tool.body, *leading, **item.arguments))
-            return await self._in_thread(partial(trio.run, partial(tool.body, *leading, **item.arguments)))
-        value = await self._in_thread(partial(tool.body, *leading, **item.arguments))
-        return await in_own_task(lambda: value) if inspect.isawaitable(value) else value
-
-    async def _in_thread(self, body: Callable[[], object]) -> object:
-        # Boxed, since trio refuses a coroutine as a thread's result: a wrapped async body returns one.
-        (value,) = await trio.to_thread.run_sync(
-            lambda: (body(),), abandon_on_cancel=True, limiter=self._around.threads
-        )
-        return value
+        return await run_body(item.prepared, context, item.arguments, self._around.threads)
 
     def stop(self, grace_s: float) -> None:
         """Give running bodies at most `grace_s` more seconds. May be called again, to hurry them."""

@@ -87,6 +87,10 @@ def _files(part: UserMessage | ToolResult) -> list[str]:
     return [block.data.hex() for block in part.content if isinstance(block, FileBlock)]
 
 
+def _tries(reply: Sequence[Cue] | Attempts) -> int:
+    return len(reply.of) if isinstance(reply, Attempts) else 1
+
+
 @define
 class FakeModel:
     """An adapter that plays one reply per answer of the conversation; after the last one it says "done".
@@ -99,6 +103,25 @@ class FakeModel:
     name: str = "fake"
     auto_finish: bool = True
     requests: list[tuple[bytes, ...]] = field(factory=list, init=False)
+    _played: set[tuple[int, int]] = field(factory=set, init=False)
+    """Reply and, of `Attempts`, which: those of which nothing was left."""
+
+    def assert_all_played(self) -> None:
+        """Raise `AssertionError` unless each reply, and each attempt of it, was played to its end.
+
+        One that raises is at its end there. A test that forgets this passes when the loop stops too early.
+        """
+        left = [
+            f"reply {number}" + (f", attempt {attempt}" if tries > 1 else "")
+            for number, tries in enumerate(map(_tries, self.replies), 1)
+            for attempt in range(1, tries + 1)
+            if (number, attempt) not in self._played
+        ]
+        if left:
+            raise AssertionError(
+                f"the script of model {self.name!r} was not played to its end: {'; '.join(left)} of "
+                f"{len(self.replies)} ({len(self.requests)} requests were made)"
+            )
 
     def encode(self, part: Head | Message) -> bytes:
         """Readable JSON, without anything that depends on time or finishing order."""
@@ -120,13 +143,17 @@ class FakeModel:
         self.requests.append(tuple(request.fragments))
         position = sum(isinstance(message, AssistantMessage) for message in request.messages)
         reply = self.replies[position] if position < len(self.replies) else words("done")
+        which = 1
         if isinstance(reply, Attempts):
-            reply = reply.of[min(attempt, len(reply.of)) - 1]
-        yield self._play(reply)
+            which = min(attempt, len(reply.of))
+            reply = reply.of[which - 1]
+        yield self._play(reply, (position + 1, which))
 
-    async def _play(self, reply: Sequence[Cue]) -> AsyncIterator[BlockEvent]:
+    async def _play(self, reply: Sequence[Cue], which: tuple[int, int] = (0, 0)) -> AsyncIterator[BlockEvent]:
         finished = wants_tools = False
-        for cue in reply:
+        for left, cue in zip(range(len(reply) - 1, -1, -1), reply, strict=True):
+            if not left or isinstance(cue, BaseException):
+                self._played.add(which)  # before it is yielded: the kernel leaves a stream at its Finish
             if isinstance(cue, BaseException):
                 raise cue
             if callable(cue):

@@ -1,21 +1,31 @@
-"""The rules of an adapter as tests of yours: what is sent, what is received, and that streaming is real.
+"""The rules that plugins are held to, as tests of yours: for adapters, tools, prompt sections and hooks.
 
-    CASE = AdapterCase(
-        name="mine",
-        adapter=MyAdapter,
-        model="m",
-        recordings=[Recording(name="short", frames=[Frame(b"...", "Hi"), b"..."], content=(TextBlock(text="Hi"),))],
-    )
+    CASE = ToolCase(tool=roll, arguments=[{"sides": 6}], refused=[{"sides": 1000}])
 
     @pytest.mark.parametrize("check", checks(CASE), ids=str)
-    def test_my_adapter_keeps_the_rules(check):
+    def test_my_tool_keeps_the_rules(check):
         check()
 
-Each check serves the recordings on the loopback, frame by frame, and raises `Broken` with the rule and the
-frame. Nothing measures time: a frame is sent when the words of those before it have been yielded.
+`checks` takes a case of any kind and returns a list of functions. Each raises `Broken` with the rule and what broke
+it. Nothing measures time: only what hangs is waited for.
 """
 
-from flightlog.testing.conformance.case import AdapterCase, Broken, Frame, Recording
-from flightlog.testing.conformance.checks import Check, checks
+from flightlog.testing.conformance.case import AdapterCase, Frame, Recording
+from flightlog.testing.conformance.check import Broken, Check
+from flightlog.testing.conformance.checks import Case, checks
+from flightlog.testing.conformance.hooks import HookCase
+from flightlog.testing.conformance.sections import SectionCase
+from flightlog.testing.conformance.tools import ToolCase
 
-__all__ = ["AdapterCase", "Broken", "Check", "Frame", "Recording", "checks"]
+__all__ = [
+    "AdapterCase",
+    "Broken",
+    "Case",
+    "Check",
+    "Frame",
+    "HookCase",
+    "Recording",
+    "SectionCase",
+    "ToolCase",
+    "checks",
+]

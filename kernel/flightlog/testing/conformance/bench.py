@@ -15,7 +15,8 @@ from flightlog.core.assembler import Assembler
 from flightlog.runtime.error_groups import leaves, unwrapped
 from flightlog.runtime.model_call import hung_up
 from flightlog.testing.conformance.blocks import fault_of
-from flightlog.testing.conformance.case import AdapterCase, Broken, Recording
+from flightlog.testing.conformance.case import AdapterCase, Recording
+from flightlog.testing.conformance.check import Broken
 from flightlog.testing.conformance.server import Answer, Asked, Ending, WireServer, at_once, served
 from flightlog_hookspecs import (
     Adapter,

@@ -1,4 +1,4 @@
-"""What an author says of their provider, and what the suite says of the adapter."""
+"""What an author says of an adapter and its provider."""
 
 from __future__ import annotations
 
@@ -79,14 +79,3 @@ class AdapterCase:
     """What an error status means, where this provider means something else by it."""
     patience_s: float = 30.0
     """How long anything may take before it counts as hanging. Only adapters that hang wait for it."""
-
-
-class Broken(AssertionError):
-    """The adapter broke a rule: which, in which recording, and at which frame (None: at none)."""
-
-    def __init__(self, rule: str, what: str, *, recording: str = "", frame: int | None = None) -> None:
-        self.rule = rule
-        self.recording = recording
-        self.frame = frame
-        where = [f"recording {recording!r}"] * bool(recording) + [f"frame {frame}"] * (frame is not None)
-        super().__init__(f"{rule}: {', '.join([*where, what])}")

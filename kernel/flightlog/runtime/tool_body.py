@@ -1,0 +1,41 @@
+"""Running one tool's body where it wants to run: beside the kernel, in a thread, in a process of its own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import trio
+
+from flightlog.core.tool_schema import PreparedTool
+from flightlog.runtime.plugin_call import in_own_task
+from flightlog.runtime.tool_process import run_in_process
+from flightlog_hookspecs.tools import ToolContext
+
+
+async def run_body(
+    prepared: PreparedTool, context: ToolContext, arguments: Mapping[str, Any], threads: trio.CapacityLimiter
+) -> object:
+    """What the body returns. Raises what it raises, and `ProcessFailed` when its process ends without an answer.
+
+    Cancelling leaves a thread behind, which holds its place in `threads` until it ends.
+    """
+    tool = prepared.tool
+    leading = (context,) if prepared.wants_context else ()
+    if tool.isolation == "process":
+        return await run_in_process(tool.body, leading, dict(arguments))
+    body: Callable[[], Any] = partial(tool.body, *leading, **arguments)
+    if inspect.iscoroutinefunction(tool.body):
+        if tool.isolation == "inline":
+            return await in_own_task(body)
+        return await _in_thread(partial(trio.run, body), threads)
+    value = await _in_thread(body, threads)
+    return await in_own_task(lambda: value) if inspect.isawaitable(value) else value
+
+
+async def _in_thread(body: Callable[[], object], threads: trio.CapacityLimiter) -> object:
+    # Boxed, since trio refuses a coroutine as a thread's result: a wrapped async body returns one.
+    (value,) = await trio.to_thread.run_sync(lambda: (body(),), abandon_on_cancel=True, limiter=threads)
+    return value
