@@ -1,14 +1,15 @@
 """Pytest fixtures for tests of your own plugins; they come with the package, and load the kernel when first used.
 
-    def test_my_tool_answers(session_with):
+    def test_my_tool_answers(kernel_with):
         model = FakeModel([calls(("my_tool", {})), words("It answered.")])
-        session = session_with(Bundle(tools=[my_tool], adapters=[model]))
-        session.followup("Use it.")
-        assert session.run().text == "It answered."
+        kernel = kernel_with(Bundle(tools=[my_tool], adapters=[model]))
+        with kernel.session("s", model="fake:model") as session:
+            session.followup("Use it.")
+            assert session.run().text == "It answered."
         model.assert_all_played()
 
-`session_with` opens a session on a log in memory, through the blocking face, which works in plain tests and in those
-that pytest-trio or an asyncio plugin runs. A test that wants a kernel of its own gives it a path:
+`kernel_with` opens a kernel on a log in memory, through the blocking face, which works in plain tests and in those
+that pytest-trio or an asyncio plugin runs. A test that opens a kernel of its own needs a path for it:
 `log_in_memory`, or `log_on_disk` where a real disk is what it is about.
 
     async def test_my_tool_under_trio(log_in_memory):
@@ -29,20 +30,18 @@ import pytest
 
 if TYPE_CHECKING:
     from flightlog.runtime.plugins import Discover
-    from flightlog.sync import Session
+    from flightlog.sync import Kernel
     from flightlog.testing.faults.report import Report
     from flightlog.testing.faults.workloads import Workload
 
 CrashEverywhere = Callable[..., "Report"]
 
 
-class SessionWith(Protocol):
-    """What the fixture `session_with` is."""
+class KernelWith(Protocol):
+    """What the fixture `kernel_with` is."""
 
-    def __call__(
-        self, *plugins: object, model: str = "fake:model", discover: Discover = False, path: Path | None = None
-    ) -> Session:
-        """A session on a new kernel that has these plugins."""
+    def __call__(self, *plugins: object, discover: Discover = False, path: Path | None = None) -> Kernel:
+        """A kernel that has these plugins."""
         ...
 
 
@@ -62,8 +61,8 @@ def log_on_disk(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def session_with(log_in_memory: Path) -> Iterator[SessionWith]:
-    """A function that opens a session named "test" with plugins, on a kernel that is closed when the test ends.
+def kernel_with(log_in_memory: Path) -> Iterator[KernelWith]:
+    """A function that opens a kernel with plugins; it is closed when the test ends.
 
     `discover` is that of `open_kernel`: name the plugins that are to be loaded by their entry points. Called again,
     it closes that kernel and opens the log anew, as after a restart: the one in memory, or the one at `path`.
@@ -72,14 +71,11 @@ def session_with(log_in_memory: Path) -> Iterator[SessionWith]:
 
     with ExitStack() as opened:
 
-        def session_with(
-            *plugins: object, model: str = "fake:model", discover: Discover = False, path: Path | None = None
-        ) -> Session:
+        def kernel_with(*plugins: object, discover: Discover = False, path: Path | None = None) -> Kernel:
             opened.close()
-            kernel = opened.enter_context(sync.open_kernel(path or log_in_memory, discover=discover, plugins=plugins))
-            return opened.enter_context(kernel.session("test", model=model))
+            return opened.enter_context(sync.open_kernel(path or log_in_memory, discover=discover, plugins=plugins))
 
-        yield session_with
+        yield kernel_with
 
 
 @pytest.fixture
