@@ -10,6 +10,7 @@ import click
 
 from flightlog.cli.exits import FAILED, FINE
 from flightlog.cli.json_form import plain
+from flightlog.cli.new_plugin import new
 from flightlog.cli.options import json_option
 from flightlog.cli.output import Output
 from flightlog.cli.terminal_text import counted, one_line
@@ -38,6 +39,9 @@ def plugins(context: click.Context, *, check: bool, as_json: bool) -> int | None
 def list_command(*, check: bool, as_json: bool) -> int:
     """The same."""
     return _list(check=check, as_json=as_json)
+
+
+plugins.add_command(new)
 
 
 def _list(*, check: bool, as_json: bool) -> int:

@@ -1,0 +1,111 @@
+"""`flightlog plugins new`: a package with one plugin in it, whose tests pass."""
+
+from __future__ import annotations
+
+import keyword
+import os
+import re
+from importlib.metadata import entry_points
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Final
+
+import click
+
+from flightlog.cli.exits import FINE
+from flightlog.cli.options import json_option
+from flightlog.cli.output import Output
+from flightlog_hookspecs.markers import PROJECT
+
+KINDS: Final = ("tool", "adapter", "prompt-section", "hook", "subagent")
+"""Each has a folder in `templates`: a package that works, and is called my-plugin."""
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
+_NAME_MAX_CHARS: Final = 40
+_OURS: Final = ("plugins", "hookspecs")
+_NEVER_COPIED: Final = ("__pycache__",)
+
+
+@click.command("new", short_help="Write the package of a new plugin.")
+@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("name")
+@click.option(
+    "--into",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path(),
+    help="Where its folder is made. Default: here.",
+)
+@json_option
+def new(*, kind: str, name: str, into: Path, as_json: bool) -> int:
+    """Write the package of a new plugin: the plugin, its entry point, and tests that pass.
+
+    NAME is what the plugin is called; its package is flightlog-NAME. Nothing is overwritten.
+    """
+    if error := objection(name):
+        raise click.BadParameter(error, param_hint="NAME")
+    folder = into / f"flightlog-{name.replace('_', '-')}"
+    written = write(kind, name, folder)
+    output = Output(as_json=as_json)
+    if as_json:
+        output.json({"folder": str(folder), "files": written})
+        return FINE
+    for path in written:
+        output.line((str(folder / path), "bold"))
+    output.line(("to do  ", "dim"), f"cd {folder} && pip install -e '.[test]' && pytest")
+    return FINE
+
+
+def objection(name: str) -> str:
+    """Why a plugin cannot have this name; "" when it can."""
+    if not _NAME.fullmatch(name) or len(name) > _NAME_MAX_CHARS:
+        return (
+            f"{name!r:.80} must be 1 to {_NAME_MAX_CHARS} lower-case letters and digits in words joined by '-' or '_', "
+            "a letter first"
+        )
+    if keyword.iskeyword(name) or name in _OURS:
+        return f"{name!r} means something else already"
+    if there := [entry for entry in entry_points(group=PROJECT) if _same(entry.name, name)]:
+        return f"a plugin named {there[0].name!r} is installed already"
+    return ""
+
+
+def _same(one: str, other: str) -> bool:
+    return one.replace("-", "_") == other.replace("-", "_")
+
+
+def write(kind: str, name: str, folder: Path) -> list[str]:
+    """Write the package and return its files, relative to `folder`, which must not be there yet."""
+    texts = dict(_rendered(files("flightlog.cli") / "templates" / kind, name))
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        raise click.ClickException(f"{folder} is there already; nothing was written") from None
+    for path, text in texts.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+    return list(texts)
+
+
+def _rendered(template: Traversable, name: str, inside: str = "") -> list[tuple[str, str]]:
+    found = []
+    for entry in sorted(template.iterdir(), key=lambda entry: entry.name):
+        path = os.path.join(inside, _named(entry.name, name))
+        if entry.is_dir() and entry.name not in _NEVER_COPIED:
+            found += _rendered(entry, name, path)
+        elif entry.is_file():
+            found.append((path, _named(entry.read_text(encoding="utf-8"), name)))
+    return found
+
+
+def _named(text: str, name: str) -> str:
+    """The template's name in all its spellings, replaced."""
+    words = name.replace("-", "_").split("_")
+    for theirs, ours in {
+        "my_plugin": "_".join(words),
+        "my-plugin": "-".join(words),
+        "MY_PLUGIN": "_".join(words).upper(),
+        "MyPlugin": "".join(word.capitalize() for word in words),
+    }.items():
+        text = text.replace(theirs, ours)
+    return text
