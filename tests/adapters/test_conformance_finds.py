@@ -13,7 +13,7 @@ PATIENCE_S = 0.2
 """Only what hangs waits for it."""
 
 
-@pytest.mark.parametrize("check", checks(plain.case(plain.Plain)), ids=str)
+@pytest.mark.parametrize("check", checks(plain.case(plain.Lines)), ids=str)
 def test_an_adapter_without_a_fault_keeps_all_rules(check: Check) -> None:
     check()
 
@@ -45,7 +45,7 @@ def test_an_adapter_without_a_fault_keeps_all_rules(check: Check) -> None:
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_an_adapter_with_a_fault_breaks_the_rule_of_that_fault(
-    adapter: type[plain.Plain], check: str, rule: str, frame: int | None
+    adapter: type[plain.Lines], check: str, rule: str, frame: int | None
 ) -> None:
     (of_rule,) = [each for each in checks(plain.case(adapter, PATIENCE_S)) if each.rule == check]
     with pytest.raises(Broken) as caught:

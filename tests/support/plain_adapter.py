@@ -1,41 +1,31 @@
-"""The smallest adapter with a wire of its own: lines over HTTP. And ones like it, each with one fault.
-
-A line is `w:` and words, or `end`. What stands in a class below its docstring is all that is wrong with it.
-"""
+"""Adapters like the one of the examples, each with one fault: what stands in its class is all that is wrong with it."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from itertools import count
-from urllib.parse import urlsplit
+from pathlib import Path
 
 import trio
 
 from flightlog.testing.conformance import AdapterCase, Frame, Recording
 from flightlog_hookspecs import (
     Adapter,
-    BlockEnd,
     BlockEvent,
-    BlockStart,
     Finish,
     Head,
     Message,
     Request,
     TextBlock,
-    TextDelta,
     Usage,
 )
-from flightlog_hookspecs.errors import FailureKind, ProviderError
+from flightlog_hookspecs.errors import ProviderError
 
-KINDS: dict[int, FailureKind] = {
-    401: "auth",
-    403: "auth",
-    408: "timeout",
-    413: "context_overflow",
-    429: "rate_limit",
-    503: "overloaded",
-}
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "examples" / "adapter" / "src"))
+from flightlog_lines import Lines
+
 RECORDING = Recording(
     name="two-words",
     frames=[Frame(b"w:Good\n", "Good"), b"\n", Frame(b"w: day\n", " day"), b"end\n"],
@@ -46,7 +36,7 @@ RECORDING = Recording(
 
 def case(adapter: Callable[[str], Adapter], patience_s: float = 30.0) -> AdapterCase:
     return AdapterCase(
-        name="plain",
+        name="lines",
         adapter=adapter,
         model="m",
         recordings=[RECORDING],
@@ -55,110 +45,13 @@ def case(adapter: Callable[[str], Adapter], patience_s: float = 30.0) -> Adapter
     )
 
 
-class Plain:
-    """Keeps all rules."""
-
-    name = "plain"
-
-    def __init__(self, url: str) -> None:
-        self.host, self.port = urlsplit(url).hostname or "", urlsplit(url).port or 0
-
-    def encode(self, part: Head | Message) -> bytes:
-        return ascii(part).encode() + b"\n"
-
-    def body(self, request: Request) -> bytes:
-        return b"".join(request.fragments)
-
-    @asynccontextmanager
-    async def stream(self, request: Request, attempt: int) -> AsyncIterator[AsyncIterator[BlockEvent]]:
-        try:
-            connection = await trio.open_tcp_stream(self.host, self.port)
-        except OSError as error:
-            raise ProviderError("transport", str(error)) from None
-        try:
-            body = self.body(request)
-            await connection.send_all(b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
-            received = Received(connection)
-            head = (await received.until(b"\r\n\r\n")).decode().split("\r\n")
-            if (status := int(head[0].split()[1])) >= 400:
-                raise self.refusal(status, dict(line.split(": ", 1) for line in head[1:] if line))
-            async with aclosing(received.lines()) as lines:
-                yield self.events(lines)
-        finally:
-            await self.hang_up(connection)
-
-    def refusal(self, status: int, headers: dict[str, str]) -> ProviderError:
-        wish = headers.get("retry-after", "")
-        kind = KINDS.get(status, "server" if status >= 500 else "bad_request")
-        return ProviderError(kind, "refused", retry_after_s=float(wish) if wish.isdigit() else None)
-
-    async def hang_up(self, connection: trio.SocketStream) -> None:
-        await connection.aclose()
-
-    async def events(self, lines: AsyncGenerator[str, None]) -> AsyncGenerator[BlockEvent, None]:
-        said: list[str] = []
-        async for line in lines:
-            for event in self.event(line, said):
-                yield event
-
-    def event(self, line: str, said: list[str]) -> list[BlockEvent]:
-        opening: list[BlockEvent] = [] if said else [BlockStart(index=0, type="text")]
-        if line.startswith("w:"):
-            said.append(line[2:])
-            return [*opening, TextDelta(index=0, text=line[2:])]
-        if line == "end" and said:
-            return self.end(said)
-        if line:
-            raise self.misread(line)
-        return []
-
-    def misread(self, line: str) -> Exception:
-        return ProviderError("protocol", f"this is no line: {line!r}")
-
-    def end(self, said: Sequence[str]) -> list[BlockEvent]:
-        block = TextBlock(text="".join(said))
-        return [BlockEnd(index=0, block=block), Usage(output_tokens=len(said)), Finish(reason="stop")]
-
-
-class Received:
-    """A response, read as its bytes arrive."""
-
-    def __init__(self, connection: trio.SocketStream) -> None:
-        self.connection, self.rest = connection, b""
-
-    async def until(self, end: bytes) -> bytes:
-        while end not in self.rest:
-            await self.more()
-        found, _, self.rest = self.rest.partition(end)
-        return found
-
-    async def more(self) -> None:
-        try:
-            data = await self.connection.receive_some()
-        except trio.BrokenResourceError as error:
-            raise ProviderError("transport", str(error)) from None
-        if not data:
-            raise ProviderError("transport", "the connection was closed")
-        self.rest += data
-
-    async def lines(self) -> AsyncGenerator[str, None]:
-        text = b""
-        while size := int(await self.until(b"\r\n"), 16):
-            while len(self.rest) < size + 2:
-                await self.more()
-            text, self.rest = text + self.rest[:size], self.rest[size + 2 :]
-            *whole, text = text.split(b"\n")
-            for line in whole:
-                yield line.decode()
-
-
-class YieldsAllAtTheEnd(Plain):
+class YieldsAllAtTheEnd(Lines):
     async def events(self, lines: AsyncGenerator[str, None]) -> AsyncGenerator[BlockEvent, None]:
         for event in [event async for event in super().events(lines)]:
             yield event
 
 
-class TakesACutForTheEnd(Plain):
+class TakesACutForTheEnd(Lines):
     async def events(self, lines: AsyncGenerator[str, None]) -> AsyncGenerator[BlockEvent, None]:
         said: list[str] = []
         try:
@@ -174,14 +67,14 @@ class TakesACutForTheEnd(Plain):
             yield event
 
 
-class EncodesByACount(Plain):
+class EncodesByACount(Lines):
     encoded = count()
 
     def encode(self, part: Head | Message) -> bytes:
         return super().encode(part) + b"%d\n" % next(self.encoded)
 
 
-class EncodesWhatItSawFirst(Plain):
+class EncodesWhatItSawFirst(Lines):
     first: Head | Message | None = None
 
     def encode(self, part: Head | Message) -> bytes:
@@ -189,12 +82,12 @@ class EncodesWhatItSawFirst(Plain):
         return super().encode(part) + ascii(self.first).encode()
 
 
-class RaisesItsOwnErrors(Plain):
+class RaisesItsOwnErrors(Lines):
     def misread(self, line: str) -> Exception:
         return ValueError(f"this is no line: {line!r}")
 
 
-class NeverHangsUp(Plain):
+class NeverHangsUp(Lines):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.kept: list[trio.SocketStream] = []
@@ -207,40 +100,40 @@ class NeverHangsUp(Plain):
             await connection.aclose()
 
 
-class FinishesBeforeTheLastBlock(Plain):
+class FinishesBeforeTheLastBlock(Lines):
     def end(self, said: Sequence[str]) -> list[BlockEvent]:
         *before, finish = super().end(said)
         return [finish, *before]
 
 
-class ForgetsWords(Plain):
+class ForgetsWords(Lines):
     def end(self, said: Sequence[str]) -> list[BlockEvent]:
         return super().end(said[:1])
 
 
-class CountsBelowZero(Plain):
+class CountsBelowZero(Lines):
     def end(self, said: Sequence[str]) -> list[BlockEvent]:
         end, _, finish = super().end(said)
         return [end, Usage(input_tokens=-1), finish]
 
 
-class CountsTwice(Plain):
+class CountsTwice(Lines):
     def end(self, said: Sequence[str]) -> list[BlockEvent]:
         end, _, finish = super().end(said)
         return [end, Usage(output_tokens=2, cached_tokens=2), finish]
 
 
-class SendsMoreThanItsFragments(Plain):
+class SendsMoreThanItsFragments(Lines):
     def body(self, request: Request) -> bytes:
         return super().body(request) + request.head.system.encode()
 
 
-class RewritesWhatItSent(Plain):
+class RewritesWhatItSent(Lines):
     def body(self, request: Request) -> bytes:
         return b"%d\n" % len(request.fragments) + super().body(request)
 
 
-class GivesUpWhenTheConnectionBreaks(Plain):
+class GivesUpWhenTheConnectionBreaks(Lines):
     async def events(self, lines: AsyncGenerator[str, None]) -> AsyncGenerator[BlockEvent, None]:
         try:
             async with aclosing(super().events(lines)) as events:
@@ -250,17 +143,17 @@ class GivesUpWhenTheConnectionBreaks(Plain):
             raise ProviderError("protocol", error.message) from None
 
 
-class HasOneKindForAll(Plain):
+class HasOneKindForAll(Lines):
     def refusal(self, status: int, headers: dict[str, str]) -> ProviderError:
         return ProviderError("server", "refused")
 
 
-class NeverWaits(Plain):
+class NeverWaits(Lines):
     def refusal(self, status: int, headers: dict[str, str]) -> ProviderError:
         return super().refusal(status, {})
 
 
-class RetriesByItself(Plain):
+class RetriesByItself(Lines):
     @asynccontextmanager
     async def stream(self, request: Request, attempt: int) -> AsyncIterator[AsyncIterator[BlockEvent]]:
         try:
@@ -277,11 +170,11 @@ async def replayed(events: Sequence[BlockEvent]) -> AsyncIterator[BlockEvent]:
         yield event
 
 
-class LeavesATask(Plain):
+class LeavesATask(Lines):
     async def hang_up(self, connection: trio.SocketStream) -> None:
         await super().hang_up(connection)
         trio.lowlevel.spawn_system_task(trio.sleep, 0.5)
 
 
-class HasAnotherName(Plain):
+class HasAnotherName(Lines):
     name = "other"

@@ -24,7 +24,8 @@ KINDS: Final = ("tool", "adapter", "prompt-section", "hook", "subagent")
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 _NAME_MAX_CHARS: Final = 40
 _OURS: Final = ("plugins", "hookspecs")
-_NEVER_COPIED: Final = ("__pycache__",)
+_NOT_OURS: Final = (".", "__pycache__")
+"""How the names begin of what tools leave behind in a template."""
 
 
 @click.command("new", short_help="Write the package of a new plugin.")
@@ -91,9 +92,11 @@ def _rendered(template: Traversable, name: str, inside: str = "") -> list[tuple[
     found = []
     for entry in sorted(template.iterdir(), key=lambda entry: entry.name):
         path = os.path.join(inside, _named(entry.name, name))
-        if entry.is_dir() and entry.name not in _NEVER_COPIED:
+        if entry.name.startswith(_NOT_OURS):
+            continue
+        if entry.is_dir():
             found += _rendered(entry, name, path)
-        elif entry.is_file():
+        else:
             found.append((path, _named(entry.read_text(encoding="utf-8"), name)))
     return found
 

@@ -7,13 +7,14 @@
         report.merge(run_io_errors(workload, seed=1, points=100))
         assert not report.violations, report
 
-To try your own plugins, write a `Workload`: the plugins, and what a host does with them. The module
-`oracles` lists the promises. A run patches this process (clock, scheduler, SQLite's VFS): run nothing
-else beside it. Linux only.
+To try a tool of yours, `script_of` makes a workload of its calls. For more, write a `Workload`: the plugins,
+and what a host does with them. The module `oracles` lists the promises. A run patches this process (clock,
+scheduler, SQLite's VFS): run nothing else beside it. Linux only.
 """
 
 from flightlog.testing.faults.disk import Mode
 from flightlog.testing.faults.io_errors import run_io_errors
+from flightlog.testing.faults.of_tool import script_of
 from flightlog.testing.faults.oracles import Broken, Promise
 from flightlog.testing.faults.power_loss import Crash, run_power_loss
 from flightlog.testing.faults.recorder import Fault, Plan
@@ -41,4 +42,5 @@ __all__ = [
     "random_script",
     "run_io_errors",
     "run_power_loss",
+    "script_of",
 ]
