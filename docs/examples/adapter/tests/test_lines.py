@@ -67,4 +67,5 @@ def test_a_session_can_have_its_model_once_it_is_installed(provider: None, kerne
     with kernel.session("s", model="lines:m") as session:
         session.followup("Hello.")
         turn = session.run()
+    assert turn is not None
     assert (turn.reason, turn.text) == ("completed", "Good day")

@@ -27,4 +27,5 @@ def test_a_session_can_have_its_model_once_it_is_installed(kernel_with: KernelWi
     with kernel.session("s", model="my-plugin:m") as session:
         session.followup("Is anybody there?")
         turn = session.run()
+    assert turn is not None
     assert (turn.reason, turn.text) == ("completed", "Is anybody there? ")

@@ -32,4 +32,4 @@ def test_the_model_is_told_once_it_is_installed(kernel_with: KernelWith) -> None
         session.followup("What day is it?")
         session.run()
     told = [message.text for message in kernel.read("s").messages() if isinstance(message, UserMessage)]
-    assert any(text.startswith("Today is ") for text in told), told
+    assert any("Today is " in text for text in told), told

@@ -21,7 +21,8 @@ def test_a_model_can_use_it_once_it_is_installed(kernel_with: KernelWith) -> Non
     kernel = kernel_with(Bundle(adapters=[model]), discover=["my-plugin"])
     with kernel.session("s", model="fake:model") as session:
         session.followup("How many words are there?")
-        assert session.run().text == "Four."
+        turn = session.run()
+    assert turn is not None and turn.text == "Four."
     (result,) = [message for message in kernel.read("s").messages() if isinstance(message, ToolResult)]
     assert (result.outcome, result.text) == ("ok", "4 words")
     model.assert_all_played()
