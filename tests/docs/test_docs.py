@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 
 import flightlog
+from flightlog.testing.conformance import adapters, hooks, sections, tools
+from support.environments import Environment
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
@@ -40,27 +40,46 @@ def test_every_python_block_of_the_docs_is_an_example_that_runs() -> None:
     assert blocks == len(EXAMPLES) + files > files > 0
 
 
-def test_the_package_on_the_plugins_page_passes_its_own_test(tmp_path: Path) -> None:
-    """Installed as pip does it, by the metadata that stands there, without its build backend."""
-    files = dict(FILE.findall((ROOT / "docs" / "plugins.md").read_text()))
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    project = tomllib.loads(files["pyproject.toml"])["project"]
-    about = tmp_path / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
-    entries = "\n".join(f"{name} = {value}" for name, value in project["entry-points"]["flightlog"].items())
-    (about / "entry_points.txt").write_text(f"[flightlog]\n{entries}\n")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
+STEP = re.compile(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```|((?:^    \S[^\n]*\n)+)", re.DOTALL | re.MULTILINE)
+LESS = {
+    "points=5000, nested=50, faults=20": "points=60, nested=4, faults=4",
+    "for cents in (1, 2, 3)": "for cents in (1,)",
+}
+
+
+def test_the_page_on_writing_a_plugin_works_from_top_to_bottom(tmp_path: Path) -> None:
+    """Its files are written and its commands run, in the order of the page, with fewer crashes than it says."""
+    page = (ROOT / "docs" / "writing-a-plugin.md").read_text()
+    for much, less in LESS.items():
+        assert much in page
+        page = page.replace(much, less)
+    environment = Environment.at(tmp_path / "venv")
+    where, ran = tmp_path, 0
+    for file, text, commands in STEP.findall(page):
+        if file:
+            (where / file).write_text(text)
+            continue
+        script = "\n".join(["set -e", *map(str.strip, commands.splitlines()), f"pwd > {tmp_path}/pwd"])
+        environment.run("bash", "-c", script, cwd=where)
+        where = Path((tmp_path / "pwd").read_text().strip())
+        ran += len(commands.splitlines())
+    assert (where.name, ran) == ("flightlog-dice", 7)
+
+
+RULES = {
+    "adapters": adapters.RULES,
+    "tools": tools.RULES,
+    "prompt sections": sections.RULES,
+    "hooks": hooks.RULES,
+}
+
+
+@pytest.mark.parametrize("kind", RULES)
+def test_every_rule_of_plugins_is_on_their_page(kind: str) -> None:
+    """By the id that a runner shows, in the part about that kind."""
+    page = (ROOT / "docs" / "conformance.md").read_text()
+    (part,) = [part for part in page.split("\n## ") if part.lower().startswith(f"{kind}\n")]
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", part, re.MULTILINE)) == set(RULES[kind])
 
 
 def test_generated_pages_match_the_code() -> None:

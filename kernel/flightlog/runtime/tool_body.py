@@ -18,7 +18,7 @@ from flightlog_hookspecs.tools import ToolContext
 async def run_body(
     prepared: PreparedTool, context: ToolContext, arguments: Mapping[str, Any], threads: trio.CapacityLimiter
 ) -> object:
-    """What the body returns. Raises what it raises, and `ProcessFailed` when its process ends without an answer.
+    """What the body returns. Raises what it raises, and `OutcomeUnknown` when its process ends without an answer.
 
     Cancelling leaves a thread behind, which holds its place in `threads` until it ends.
     """

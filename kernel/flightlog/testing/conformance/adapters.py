@@ -29,6 +29,10 @@ WIRE_ANSWER: Final[Mapping[str, OfRecording]] = {
 FAILURE: Final[Mapping[str, OfRecording]] = {"failure": streams.answered, "broken-off": streams.broken_off}
 
 
+RULES: Final = frozenset({*ADAPTER, *WIRE, *ANSWER, *WIRE_ANSWER, *FAILURE, "left", "cut-anywhere"})
+"""The ids of all that there are."""
+
+
 def adapter_checks(case: AdapterCase) -> Iterator[Check]:
     """Every check of `case`."""
     for rule, of in ADAPTER.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from typing import TypeVar
 
 import trio
 from attrs import frozen
@@ -48,3 +50,12 @@ class Check:
             if not broken:
                 raise
             raise broken[0] from broken[0].__cause__
+
+
+Case = TypeVar("Case")
+
+
+def checks_of(name: str, case: Case, rules: Mapping[str, Callable[[Case], Awaitable[None]]]) -> Iterator[Check]:
+    """One check of `case` for each of the rules."""
+    for rule, of in rules.items():
+        yield Check(name, rule, partial(of, case))

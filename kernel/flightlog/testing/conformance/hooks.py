@@ -12,7 +12,7 @@ from attrs import frozen
 
 from flightlog.runtime.hooks import objection
 from flightlog.runtime.plugin_call import Failed, call
-from flightlog.testing.conformance.check import Broken, Check
+from flightlog.testing.conformance.check import Broken, Check, checks_of
 from flightlog_hookspecs import (
     Ask,
     Deny,
@@ -70,15 +70,8 @@ class HookCase:
 
 def hook_checks(case: HookCase) -> Iterator[Check]:
     """Every check of `case`."""
-    rules: dict[str, Callable[[HookCase], Awaitable[None]]] = {"answers": _answers, "legal": _legal, "looks": _looks}
-    if case.broken is not None:
-        rules["broken"] = _broken
-    for rule, of in rules.items():
-
-        async def check(of: Callable[[HookCase], Awaitable[None]] = of) -> None:
-            await of(case)
-
-        yield Check(case.hook.name, rule, check)
+    left_out = {"broken"} if case.broken is None else set()
+    return checks_of(case.hook.name, case, {rule: of for rule, of in RULES.items() if rule not in left_out})
 
 
 async def _answers(case: HookCase) -> None:
@@ -125,3 +118,11 @@ async def _answer(case: HookCase, view: object) -> object:
 
 async def _asked(hook: Hook, view: object) -> object:
     return await call(hook.body, view, limit_s=hook.limit_s, threads=trio.CapacityLimiter(1))
+
+
+RULES: Final[Mapping[str, Callable[[HookCase], Awaitable[None]]]] = {
+    "answers": _answers,
+    "legal": _legal,
+    "looks": _looks,
+    "broken": _broken,
+}

@@ -9,7 +9,7 @@ import trio
 from attrs import field, frozen
 
 from flightlog.runtime.plugin_call import Failed, call
-from flightlog.testing.conformance.check import Broken, Check
+from flightlog.testing.conformance.check import Broken, Check, checks_of
 from flightlog_hookspecs import PromptSection
 
 TEXT: Final = "it renders a text, in time"
@@ -39,12 +39,7 @@ class SectionCase:
 
 def section_checks(case: SectionCase) -> Iterator[Check]:
     """Every check of `case`."""
-    for rule, of in {"text": _text, "same": _same, "bounded": _bounded}.items():
-
-        async def check(of: Callable[[SectionCase], Awaitable[None]] = of) -> None:
-            await of(case)
-
-        yield Check(case.section.name, rule, check)
+    return checks_of(case.section.name, case, RULES)
 
 
 async def _text(case: SectionCase) -> None:
@@ -77,3 +72,10 @@ async def _rendered(case: SectionCase, state: str) -> str:
     if not isinstance(text, str):
         raise Broken(TEXT, f"in state {state!r} it returned {type(text).__name__}, not a string")
     return text
+
+
+RULES: Final[Mapping[str, Callable[[SectionCase], Awaitable[None]]]] = {
+    "text": _text,
+    "same": _same,
+    "bounded": _bounded,
+}

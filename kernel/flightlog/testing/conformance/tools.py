@@ -21,7 +21,7 @@ from flightlog.core.tool_schema import BadArguments, PreparedTool, prepare
 from flightlog.runtime.error_groups import described, unwrapped
 from flightlog.runtime.tool_body import run_body
 from flightlog.testing import Bundle, FakeModel, calls
-from flightlog.testing.conformance.check import Broken, Check
+from flightlog.testing.conformance.check import Broken, Check, checks_of
 from flightlog.testing.memory import memory_folder
 from flightlog_hookspecs import Tool, ToolContext, ToolResult
 from flightlog_hookspecs.errors import UsageError
@@ -70,20 +70,12 @@ class ToolCase:
 
 def tool_checks(case: ToolCase) -> Iterator[Check]:
     """Every check of `case`."""
-    rules: dict[str, Callable[[ToolCase], Awaitable[None]]] = {"schema": _schema, "output": _output}
-    if case.tool.isolation == "process":
-        rules = {"by-name": _by_name, **rules}
-    rules["refused"] = _refused
-    if case.world is not None and case.tool.effect in REPEATABLE:
-        rules["effect"] = _effect
-    if case.slow is not None:
-        rules["cut-off"] = _cut_off
-    for rule, of in rules.items():
-
-        async def check(of: Callable[[ToolCase], Awaitable[None]] = of) -> None:
-            await of(case)
-
-        yield Check(case.tool.name, rule, check)
+    said = {
+        "by-name": case.tool.isolation == "process",
+        "effect": case.world is not None and case.tool.effect in REPEATABLE,
+        "cut-off": case.slow is not None,
+    }
+    return checks_of(case.tool.name, case, {rule: of for rule, of in RULES.items() if said.get(rule, True)})
 
 
 async def _schema(case: ToolCase) -> None:
@@ -255,3 +247,14 @@ async def _results(case: ToolCase, wanted: Sequence[Mapping[str, object]]) -> li
             if patience.cancelled_caught:
                 raise Broken(WELL, f"{wanted} took longer than {case.patience_s:g} s each")
             return [message for message in kernel.read("conformance").messages() if isinstance(message, ToolResult)]
+
+
+RULES: Final[Mapping[str, Callable[[ToolCase], Awaitable[None]]]] = {
+    "by-name": _by_name,
+    "schema": _schema,
+    "output": _output,
+    "refused": _refused,
+    "effect": _effect,
+    "cut-off": _cut_off,
+}
+"""Without an importable body nothing else is worth a look."""
