@@ -12,7 +12,12 @@ import trio
 from flightlog.core.tool_schema import PreparedTool
 from flightlog.runtime.plugin_call import in_own_task
 from flightlog.runtime.tool_process import run_in_process
-from flightlog_hookspecs.tools import ToolContext
+from flightlog_hookspecs.tools import Tool, ToolContext
+
+
+def on_our_thread(tool: Tool) -> bool:
+    """Whether the body runs on the kernel's own thread."""
+    return tool.isolation == "inline" and inspect.iscoroutinefunction(tool.body)
 
 
 async def run_body(
@@ -27,9 +32,9 @@ async def run_body(
     if tool.isolation == "process":
         return await run_in_process(tool.body, leading, dict(arguments))
     body: Callable[[], Any] = partial(tool.body, *leading, **arguments)
+    if on_our_thread(tool):
+        return await in_own_task(body)
     if inspect.iscoroutinefunction(tool.body):
-        if tool.isolation == "inline":
-            return await in_own_task(body)
         return await _in_thread(partial(trio.run, body), threads)
     value = await _in_thread(body, threads)
     return await in_own_task(lambda: value) if inspect.isawaitable(value) else value

@@ -22,7 +22,7 @@ from flightlog.runtime.error_groups import described, said, single_error, unwrap
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.registry import Registered
 from flightlog.runtime.surroundings import Surroundings
-from flightlog.runtime.tool_body import run_body
+from flightlog.runtime.tool_body import on_our_thread, run_body
 from flightlog.runtime.tool_output import Rendered, failed, rendered, told
 from flightlog.store.store import Blob
 from flightlog_hookspecs.errors import OutcomeUnknown, ToolError
@@ -282,7 +282,7 @@ class ToolRunner:
         return failed(f"{late} {repair.UNKNOWN}", "unknown")
 
     async def _invoke(self, item: Runnable, intent: ToolCall, scope: trio.CancelScope) -> object:
-        state = self._journal.state
+        state, ours = self._journal.state, on_our_thread(item.prepared.tool)
         context = ToolContext(
             invocation_id=intent.invocation_id,
             session=self._journal.session,
@@ -293,7 +293,7 @@ class ToolRunner:
             deadline=scope.deadline,
             workspace=self._around.workspace,
             protected=self._around.protected,
-            children=self._around.children.of_call(intent.invocation_id, self._stopped) if _is_ours(tool) else None,
+            children=self._around.children.of_call(intent.invocation_id, self._stopped) if ours else None,
         )
         return await run_body(item.prepared, context, item.arguments, self._around.threads)
 
@@ -361,11 +361,6 @@ class ToolRunner:
             duration_us=duration_us,
             spill=end.spill,
         )
-
-
-def _is_ours(tool: Tool) -> bool:
-    """Whether its body runs on the kernel's own thread."""
-    return tool.isolation == "inline" and inspect.iscoroutinefunction(tool.body)
 
 
 def _refusal(call: Call, result: ToolResult, state: State) -> tuple[Event, ...]:

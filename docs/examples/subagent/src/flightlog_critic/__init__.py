@@ -1,4 +1,7 @@
-"""A subagent: a kind of child session that a model may start with a task, and whose answer it is given."""
+"""A subagent that reads and does nothing else: it has no tools, so a call that a crash cut off is made again.
+
+What it says is the result of the call; how it came to that stays in a session of its own.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ CRITIC = Subagent(
     description="Reads a text with fresh eyes and says what is unclear in it.",
     prompt="You are given a text. Name each sentence that can be read in two ways, and say which ways.",
     tools=(),
+    effect="read",
+    timeout_s=300.0,
 )
 
 
