@@ -155,11 +155,19 @@ def of(body: Callable[..., object], **about: Any) -> Tool:
     )
 
 
+def empty(**anything: object) -> int:
+    return 0
+
+
+async def sleeps(book: str) -> None:
+    await trio.sleep_forever()
+
+
 def rebound() -> Tool:
     def roll() -> int:
         return 6
 
-    roll.__module__, roll.__qualname__ = __name__, "never"
+    roll.__module__, roll.__qualname__ = __name__, "empty"
     return of(roll, parameters={"type": "object"}, isolation="process")
 
 
@@ -171,6 +179,8 @@ def rebound() -> Tool:
         (of(never, parameters={"type": "object", "properties": {"a b": {}}}), "schema", tools.SCHEMA),
         (Tool(body=undescribed), "schema", tools.DESCRIBED),
         (of(never), "output", tools.WELL),
+        (of(sleeps), "output", tools.WELL),
+        (of(sleeps), "effect", tools.WELL),
         (of(lambda book: "x" * 40_000), "output", tools.BOUNDED),
         (of(put_well, parameters={**book(), "additionalProperties": True}), "refused", tools.REFUSED),
         (of(put_well, parameters={**book(), "required": []}), "refused", tools.REFUSED),
