@@ -16,6 +16,7 @@ from flightlog_hookspecs import (
     Allow,
     Append,
     Deny,
+    Head,
     Hook,
     PromptSection,
     ProposedCall,
@@ -111,7 +112,8 @@ STEP = StepView(
     session_model="a:m",
     messages=[UserMessage(message_id="m", content=text_blocks("hello"))],
 )
-STOP = StoppingTurn(session="s", turn=1, steps=1, text="done", usage=Usage())
+HEAD = Head(adapter="a", model="m", system="", tools=())
+STOP = StoppingTurn(session="s", turn=1, steps=1, text="done", usage=Usage(), head=HEAD, continued=0)
 BANK = {"open": True}
 
 

@@ -17,7 +17,7 @@ from flightlog_hookspecs import ToolResult
 from flightlog_payments import payments
 
 BOOKS = Path(tempfile.mkdtemp(prefix="payments-")) / "payments.db"
-CRASHES = int(os.environ.get("CRASHES", "100"))
+CRASHES = int(os.environ.get("CRASHES", "50"))
 
 
 def paid(path: Path = BOOKS) -> list[tuple[object, ...]]:
