@@ -63,8 +63,11 @@ async def test_a_kernel_of_ones_own_opens_at_either_path(where: str, request: py
 
 def test_called_again_it_is_a_restart_on_the_same_log(kernel_with: KernelWith) -> None:
     plugin = Bundle(tools=[look], adapters=[script()])
-    kernel_with(plugin).mailbox("s").followup("Look up.")
+    first = kernel_with(plugin)
+    first.mailbox("s").followup("Look up.")
     kernel = kernel_with(plugin)
+    with pytest.raises(flightlog.errors.FlightlogError):
+        first.mailbox("s").followup("Too late.")
     with kernel.session("s", model="fake:model") as session:
         assert session.run().text == "Nothing."
     assert [type(message) for message in kernel.read("s").messages()].count(ToolResult) == 1
