@@ -21,6 +21,7 @@ LEFT_OUT = {
     "fence": "the kernel calls it",
     "observe": "the kernel calls it",
     "observed": "the kernel calls it",
+    "release": "the kernel calls it",
     "close": "the context manager does it",
     "tail": "superseded by events() for hosts; it hands out what only the trio thread may call",
 }
