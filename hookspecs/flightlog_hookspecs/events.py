@@ -218,13 +218,15 @@ class SectionSpan:
 class RequestHeader:
     """A new head generation, verbatim. `reason` names what changed against the one before.
 
-    `sections` say which prompt section each part of the system text is; the host's own is "system".
+    `sections` say which prompt section each part of the system text is; the host's own is "system". Where another
+    model serves in place of the session's own, `instead_of` is that one ("adapter:model").
     """
 
     kind: ClassVar[Literal["request/header"]] = "request/header"
     head: Head
     reason: str
     sections: tuple[SectionSpan, ...] = ()
+    instead_of: str = ""
 
 
 @frozen(kw_only=True)

@@ -144,8 +144,8 @@ class Kernel:
                 with trio.CancelScope(shield=True):
                     await close_session(journal)
                 raise
-            self._background.start_soon(session.observe)
             try:
+                self._background.start_soon(session.observe)
                 self._postman.add(session)
                 await session.take_letters()
                 yield session, journal
@@ -173,7 +173,7 @@ class Kernel:
     ) -> Session:
         state = journal.state
         if model is None:
-            model = f"{state.header.head.adapter}:{state.header.head.model}" if state.header else DEFAULT_MODEL
+            model = state.own_model or DEFAULT_MODEL
         if system is None:
             system = given(state).get(HOST_SECTION, "")
         outer.adapter_of(model)

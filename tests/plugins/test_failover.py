@@ -364,3 +364,35 @@ async def test_within_a_step_models_are_tried_in_order_each_at_most_so_often_and
         tried = [failure.model for failure in failures]
         assert tried == sorted(tried), "in the order of the list"
         assert all(tried.count(one) <= attempts for one in LIST)
+
+
+async def test_a_session_that_is_reopened_while_another_model_serves_goes_back_to_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    for failing, expected in ((busy(2), "b:y"), ([], "a:x")):
+        models = [Flaky([words("one"), words("two")], "a", failing=failing), Flaky([words("one"), words("two")], "b")]
+        plugins = [Bundle(adapters=models), Failover(["a:x", "b:y"], retry=RETRY)]
+        async with (
+            flightlog.open_kernel(path, discover=False, plugins=plugins) as kernel,
+            kernel.session("s", model=None if expected == "a:x" else "a:x") as session,
+        ):
+            await session.followup("go")
+            await session.run()
+        last = events_of(path, RequestHeader)[-1]
+        assert f"{last.head.adapter}:{last.head.model}" == expected
+        assert last.instead_of == ("" if expected == "a:x" else "a:x")
+
+
+async def test_a_model_that_served_in_place_of_another_may_become_the_sessions_own(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    for named, expected in (("a:x", "b:y"), ("b:y", "b:y"), (None, "b:y")):
+        models = [Flaky([], "a", failing=busy(9)), Flaky([words("one"), words("two"), words("three")], "b")]
+        plugins = [Bundle(adapters=models), Failover(["a:x", "b:y"], retry=RETRY)]
+        async with (
+            flightlog.open_kernel(path, discover=False, plugins=plugins) as kernel,
+            kernel.session("s", model=named) as session,
+        ):
+            await session.followup("go")
+            await session.run()
+        last = events_of(path, RequestHeader)[-1]
+        assert f"{last.head.adapter}:{last.head.model}" == expected
+        assert last.instead_of == ("a:x" if named == "a:x" else "")

@@ -314,6 +314,18 @@ async def test_a_hook_lets_another_model_serve_the_step_and_the_rest_of_the_turn
     assert verified(path, FakeModel([]), FakeModel([], name="other"))
 
 
+@pytest.mark.parametrize("after_s", [-1.0, 1e30, 1e306, float("nan"), True])
+async def test_an_answer_that_waits_for_ever_or_not_at_all_is_a_fault_of_the_hook(
+    tmp_path: Path, after_s: float
+) -> None:
+    path = tmp_path / "a.db"
+    model = [ProviderError("overloaded", "busy")]
+    async with hooked(path, {"on_request_error": lambda failed: Retry(after_s)}, model) as session:
+        turn = await session.run()
+    assert (turn.reason, turn.code) == ("error", "overloaded")
+    assert len(events_of(path, PluginFault)) == 1
+
+
 @pytest.mark.parametrize("point", ["before_step", "on_request_error"])
 @pytest.mark.parametrize("answer", [Switch("nowhere:n"), Switch("other"), Switch("other:n", after_s=-1.0)], ids=str)
 async def test_a_switch_that_cannot_be_made_is_the_hooks_fault(tmp_path: Path, point: Point, answer: Switch) -> None:
@@ -454,6 +466,20 @@ async def test_a_person_who_steers_while_hooks_are_asked_is_heard_in_the_same_st
         assert turn is not None
         assert (turn.number, turn.reason) == (1, "completed")
     assert contexts(path)[1:] == [("user", "and eve"), ("plugin", "do it again")]
+
+
+async def test_a_person_who_steers_while_hooks_find_nothing_is_heard_in_the_same_turn(tmp_path: Path) -> None:
+    path, opened = tmp_path / "a.db", list[Session]()
+
+    async def body(turn: StoppingTurn) -> None:
+        if turn.steps == 1:
+            await opened[0].steer("and eve")
+
+    async with hooked(path, {"turn_stopping": body}, words("one"), words("two")) as session:
+        opened.append(session)
+        turn = await session.run()
+        assert turn is not None
+        assert (turn.number, turn.reason, turn.text) == (1, "completed", "two")
 
 
 async def test_a_person_who_steers_while_a_turn_is_failed_gets_a_turn_of_their_own(tmp_path: Path) -> None:

@@ -12,11 +12,12 @@ import trio.testing
 import flightlog
 from flightlog import Limits, Session, purge
 from flightlog.core.children import GO_ON
-from flightlog.testing import FakeModel, calls, words
-from flightlog_hookspecs import Ask, Hook, ProposedCall, Tool, Verdict
+from flightlog.testing import Bundle, FakeModel, calls, words
+from flightlog_hookspecs import Ask, Hook, ProposedCall, Subagent, Tool, ToolContext, Verdict
 from flightlog_hookspecs.errors import ProviderError
 from flightlog_hookspecs.events import (
     InboxSplice,
+    Record,
     SessionClosed,
     SubagentSettled,
     SubagentSpawned,
@@ -206,6 +207,75 @@ async def test_a_child_that_has_settled_is_given_another_task(tmp_path: Path) ->
     first, second = events_of(family.path, SubagentSpawned)
     assert (first.child, first.task, second.child, second.task) == (child, "look around", child, "go on")
     assert told(family) == [f"[scout {child!r}: completed]\n{words}" for words in ("Blue sky.", "More.")]
+
+
+async def test_a_child_that_is_still_being_closed_is_given_another_task_once_it_is(tmp_path: Path) -> None:
+    gate, seen_off = Gate(), trio.Event()
+    gate.go.set()
+
+    async def watch(record: Record) -> None:
+        if isinstance(record.event, SessionClosed) and record.session != "s":
+            await seen_off.wait()
+
+    hooks = [Hook(point="event_committed", name="slow", body=watch, limit_s=60.0)]
+    family = Family(tmp_path, START, LOOKING, tools=[gate.tool], hooks=hooks, background=True)
+    async with family.session() as session, trio.open_nursery() as nursery:
+        await session.followup("go")
+        await session.run()
+        await settled_in(session)
+        child = child_of(family.path)
+        family.parent.replies = [*START[:2], sends(child, "go on"), words("Sent."), words("Fine.")]
+        nursery.start_soon(session.serve)
+        await until(session, lambda record: isinstance(record.event, SubagentSpawned) and record.event.task == "go on")
+        seen_off.set()
+        await settled_in(session, 2)
+        nursery.cancel_scope.cancel()
+    assert [message.text for message in events_of(family.path, UserMessage, child)] == ["look around", "go on"]
+    assert verified(family.path, *family.models)
+
+
+async def test_a_cancel_of_the_host_lets_a_body_still_start_a_child_and_leaves_it_to_the_next_owner(
+    tmp_path: Path,
+) -> None:
+    began = trio.Event()
+
+    async def late(context: ToolContext) -> str:
+        """Start a child while all is being cancelled."""
+        began.set()
+        with trio.CancelScope(shield=True):
+            await trio.testing.wait_all_tasks_blocked()
+        return await context.children.start(family.subagents[0], "look around")
+
+    parent = [calls(("late", {})), *START[1:]]
+    family = Family(tmp_path, parent, [words("Seen.")], tools=[Tool(body=late, effect="read")], background=True)
+    family.limits = Limits(cancel_grace_s=60.0)
+    with trio.CancelScope() as host:
+        async with family.session() as session, trio.open_nursery() as nursery:
+            await session.followup("go")
+            nursery.start_soon(session.run)
+            await began.wait()
+            host.cancel()
+    assert host.cancelled_caught
+    await family.run()
+    assert len(events_of(family.path, SubagentSettled)) == 1
+    assert verified(family.path, *family.models)
+
+
+async def test_a_cancel_of_the_host_cancels_cleanly_while_a_child_waits_for_its_own(tmp_path: Path) -> None:
+    gate = Gate()
+    middle = [calls(("leaf", {"task": "look"})), words("Waiting.")]
+    leaf = Subagent(name="leaf", description="Looks.", prompt="You look.", model="leaf:m", background=True)
+    family = Family(tmp_path, START, middle, tools=[gate.tool], background=True)
+    family.subagents.append(leaf)
+    bottom = Bundle(adapters=[FakeModel([calls(("look", {})), words("Sky.")], "leaf")])
+    with trio.CancelScope() as host:
+        async with family.kernel() as kernel, kernel.register(bottom), kernel.session("s", model="fake:m") as session:
+            await session.followup("go")
+            await session.run()
+            await gate.began.wait()
+            host.cancel()
+            await trio.sleep_forever()
+    assert host.cancelled_caught
 
 
 @pytest.mark.parametrize("background", [True, False])

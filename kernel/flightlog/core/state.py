@@ -175,6 +175,11 @@ class State:
         return f"{self.header.head.adapter}:{self.header.head.model}" if self.header else ""
 
     @property
+    def own_model(self) -> str:
+        """The one that the session was opened with last, whichever serves; "" before the first head."""
+        return (self.header.instead_of if self.header else "") or self.model
+
+    @property
     def suspended(self) -> bool:
         """Whether the open turn waits for answers about calls, and nothing in it is in doubt or was cancelled."""
         calls = self.step.unanswered if self.step else ()

@@ -56,7 +56,8 @@ class Briefing:
         if anew:
             system, spans = joined(static)
             head = self._around.registry.head(self._model, system)
-            if reason := changes(state.header, head):
+            took_over = state.header is not None and state.header.instead_of
+            if reason := changes(state.header, head) or ("model" if took_over else ""):
                 due.append(RequestHeader(head=head, reason=reason, sections=spans))
         due += _changed_plugins(state.plugins, self._around.registry.versions)
         texts, new_id = static | runtime, journal.clock.new_id
@@ -105,7 +106,14 @@ class Briefing:
             return ()
         adapter, name = self._around.registry.adapter_of(model)
         head = evolve(state.header.head, adapter=adapter.item.name, model=name)
-        return (RequestHeader(head=head, reason=changes(state.header, head), sections=state.header.sections),)
+        return (
+            RequestHeader(
+                head=head,
+                reason=changes(state.header, head),
+                sections=state.header.sections,
+                instead_of=self._model if model != self._model else "",
+            ),
+        )
 
 
 def _told(state: State, texts: Mapping[str, str], new_id: Callable[[], str]) -> list[UserMessage]:

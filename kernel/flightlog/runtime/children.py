@@ -169,8 +169,10 @@ class Children:
                 mailbox = Mailbox(self._journal.store, child, self._journal.clock)
                 await (mailbox.steer if steer else mailbox.followup)(text, key=invocation_id)
                 return
-            task, _ = await self._assign(subagent, text, invocation_id, background=True, child=child)
-        self._begin(task, subagent)
+            await self._assign(subagent, text, invocation_id, background=True, child=child)
+        while (leaves := self._followed.get(child)) is not None:  # it has settled, and is still being closed
+            await leaves.wait()
+        self.take_up()
 
     async def _assign(
         self, subagent: Subagent, text: str, invocation_id: str, *, background: bool, child: str = ""
@@ -233,9 +235,9 @@ class Children:
             return self._failed(task, error)
 
     def _begin(self, task: SubagentSpawned, subagent: Subagent | None, tools: tuple[str, ...] | None = None) -> None:
-        self._followed[task.child] = trio.Event()
         # In a context of its own: it outlives the call, and is no part of the plugin that made the call.
         Context().run(self._house.start_soon, self._follow, task, subagent, tools)
+        self._followed[task.child] = trio.Event()
 
     async def _follow(self, task: SubagentSpawned, subagent: Subagent | None, tools: tuple[str, ...] | None) -> None:
         """Drive a child in the background until its task is settled, or its parent closed."""
@@ -244,7 +246,8 @@ class Children:
                 try:
                     await self._followed_up(task, subagent, tools)
                     break
-                except (SessionBusy, Fenced):  # somebody else has it: what comes of it is in its log then
+                except StoreError:
+                    # Somebody else has it, and what comes of it is in its log then; or only a read of it failed.
                     self._journal.store.check_alive(in_place=False)
                     with trio.move_on_after(CHILD_POLL_S):
                         await self._leaving.wait()

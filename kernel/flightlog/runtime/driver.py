@@ -164,6 +164,9 @@ class Driver:
             for hook, content in wish.more:
                 await self._journal.append(partial(_steered, self._journal.clock.new_id(), hook, content))
             return
+        else:
+            await self._write(stops=True)  # unless a message has come meanwhile that the turn goes on for
+            return
         await self._write(end, stops=True)
 
     async def _request(self, attempt: int) -> None:

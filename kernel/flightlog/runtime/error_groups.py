@@ -55,11 +55,20 @@ def single_error() -> Iterator[None]:
 
 @asynccontextmanager
 async def beside(work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Run `work` until the body ends. The body's error leaves as it was raised, else one of `work` as itself."""
+    """Run `work` until the body has ended. The body's error leaves as it was raised, else one of `work` as itself.
+
+    When it is cancelled from outside, the body winds down first: what it waits for may be done by `work`.
+    """
     failure: BaseException | None = None
+    working = trio.CancelScope(shield=True)
+
+    async def work_on() -> None:
+        with working:
+            await work()
+
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(work)
+            nursery.start_soon(work_on)
             try:
                 yield
             except BaseException as error:
@@ -67,6 +76,7 @@ async def beside(work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
                     raise
                 failure = error  # kept from the nursery, which would wrap it and take a group apart
             finally:
+                working.cancel()
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         if failure is None:

@@ -11,6 +11,7 @@ from typing import Final
 import trio
 from attrs import evolve, field, frozen
 
+from flightlog.core.limits import RETRY_WISH_MAX_S
 from flightlog.runtime.plugin_call import Failed, call
 from flightlog.runtime.redacting import Redacting
 from flightlog.runtime.registry import Registered, Registry
@@ -263,6 +264,6 @@ def _is_sound(answer: object) -> bool:
         case Replace(output=output):
             return isinstance(output, ToolOutput)
         case Retry(after_s=after_s) | Switch(after_s=after_s):
-            return isinstance(after_s, (int, float)) and 0 <= after_s < float("inf")
+            return type(after_s) in (int, float) and 0 <= after_s <= RETRY_WISH_MAX_S
         case _:
             return True

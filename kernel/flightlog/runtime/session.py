@@ -148,6 +148,8 @@ class Session:
                 if not state.unsettled:
                     break
                 await self._children.news()
+                if self._closed:
+                    break
             turn = await self._run(wait=wait) or turn
         return turn
 
