@@ -95,6 +95,10 @@ def test_of_two_tools_of_one_name_the_first_counts() -> None:
     [
         {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"type": "string"}}},
         {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "definitions": {"A": {}}},
+        {"properties": {"pattern": {"type": "string"}, "patternProperties": {}}},
+        {"$ref": "#/$defs/N", "$defs": {"N": {"properties": {"next": {"$ref": "#/$defs/N", "description": "more"}}}}},
+        {"properties": {"inner": {"$ref": "#"}}, "additionalProperties": {"items": {"$ref": "#"}}},
+        {"properties": {f"p{n}": {"anyOf": [{"type": "string"}, {"type": "null"}]} for n in range(300)}},
         {},
     ],
 )
@@ -117,6 +121,43 @@ def test_a_schema_that_cannot_is_told_in_words(schema: dict[str, Any]) -> None:
     parameters, note = parameters_of(schema)
     assert parameters == {"type": "object"}
     assert json.dumps(schema) in note
+
+
+def doubling(levels: int) -> dict[str, Any]:
+    """A small schema that looks at one value 2 ** `levels` times."""
+    defs: dict[str, Any] = {
+        f"D{n}": {"allOf": [{"$ref": f"#/$defs/D{n + 1}"}, {"$ref": f"#/$defs/D{n + 1}"}]} for n in range(levels)
+    }
+    return {"properties": {"a": {"$ref": "#/$defs/D0"}}, "$defs": defs | {f"D{levels}": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": {"type": "string", "pattern": "(a+)+$"}}},
+        {"properties": {"a": {"items": {"patternProperties": {"(a+)+$": {}}}}}},
+        {"$ref": "#/$defs/A", "$defs": {"A": {"pattern": "(a+)+$"}}},
+        {"properties": {"a": {"$ref": "#/x/a"}}, "x": {"a": {"pattern": "(a+)+$"}}},
+        doubling(12),
+        *({word: [{"$ref": "#"}]} for word in ("allOf", "anyOf", "oneOf")),
+        {"not": {"$ref": "#"}},
+        {"$ref": "#"},
+        {"properties": {"a": {"$ref": "#"}}, "allOf": [{"properties": {"a": {"$ref": "#"}}}]},
+        {"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/B", "properties": {"a": {"$ref": "#/$defs/A"}}},
+                                        "B": {"properties": {"a": {"$ref": "#/$defs/A"}}}}},
+        {"items": {"$ref": "#"}, "contains": {"$ref": "#"}},
+        {"allOf": [{"unevaluatedProperties": False}]},
+    ],
+)  # fmt: skip
+def test_a_schema_that_could_keep_the_host_busy_is_told_in_words(schema: dict[str, Any]) -> None:
+    parameters, note = parameters_of(schema)
+    assert parameters == {"type": "object"}
+    assert json.dumps(schema) in note
+
+
+def test_the_subschemas_that_are_judged_by_are_bounded() -> None:
+    assert parameters_of(doubling(7))[1] == ""
+    assert parameters_of(doubling(8))[1] != ""
 
 
 def block(encoded: str, mime: str = "image/png", kind: str = "image") -> Part:

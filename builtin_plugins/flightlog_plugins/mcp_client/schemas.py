@@ -1,17 +1,31 @@
 """A server's schemas as those of tools: read as JSON Schema 2020-12 whatever they call themselves.
 
-One that is none, or refers to what is not in it, is not guessed at: any object is then let through, the model is
-shown the schema in words, and the server judges the arguments, as it does anyway.
+One that is none, refers to what is not in it, or might take long to judge by is not guessed at: any object is then
+let through, the model is shown the schema in words, and the server judges the arguments, as it does anyway.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from referencing._core import Resolver
 
 SHOWN_MAX_CHARS: Final = 4000
+SUBSCHEMAS_MAX: Final = 1000
+"""Schemas within one, each counted as often as it is referred to."""
 _INT_MAX: Final = 2**63 - 1
+
+_SLOW: Final = frozenset(("pattern", "patternProperties", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef"))
+"""What one value can keep busy for ever."""
+_INWARDS: Final = frozenset(("properties", "additionalProperties", "items", "prefixItems"))
+"""These lead to a smaller value, and two of them never to the same one. All others look at a value once more."""
+_OF_ONE: Final = frozenset(
+    ("additionalProperties", "items", "contains", "not", "if", "then", "else", "propertyNames"),
+)
+_OF_MANY: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems", "properties", "dependentSchemas"))
 
 
 def parameters_of(schema: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -52,12 +66,59 @@ def _is_sound(schema: dict[str, Any]) -> bool:
         Draft202012Validator.check_schema(schema)
         root = DRAFT202012.create_resource(schema)
         resolver = Registry().with_resource("", root).resolver()
-        waiting = [root]
+        waiting, schemas = [root], set()
         while waiting:
             resource = waiting.pop()
+            schemas.add(id(resource.contents))
             waiting += resource.subresources()
             if isinstance(resource.contents, dict) and (reference := resource.contents.get("$ref")):
                 resolver.lookup(reference)
+        return _is_quick(schema, resolver, schemas)
     except (SchemaError, Unresolvable, RecursionError):
         return False
+
+
+def _is_quick(schema: object, resolver: Resolver[Any], schemas: set[int]) -> bool:
+    """Whether judging a value by a sound `schema` takes time that grows with the value, and no faster.
+
+    `schemas` are the identities of all in it that are schemas; what else is referred to was never checked.
+    """
+    seen = 0
+    # A schema, where it stands, and the way to it: the schemas above, each with whether the way leads inwards there,
+    # None for a reference and nothing else.
+    waiting: list[tuple[object, Resolver[Any], tuple[tuple[int, bool | None], ...]]] = [(schema, resolver, ())]
+    while waiting:
+        one, resolver, way = waiting.pop()
+        seen += 1
+        if seen > SUBSCHEMAS_MAX:
+            return False
+        if not isinstance(one, dict):
+            continue
+        above = [number for number, _ in way]
+        if id(one) in above:
+            steps = {inwards for _, inwards in way[above.index(id(one)) :]}
+            if True in steps and False not in steps:
+                continue  # it ends with the value
+            return False
+        if not _SLOW.isdisjoint(one):
+            return False
+        below = tuple(_below(one))
+        waiting += [(inner, resolver, (*way, (id(one), inwards))) for inwards, inner in below]
+        if "$ref" in one:
+            found = resolver.lookup(one["$ref"])
+            if id(found.contents) not in schemas:
+                return False
+            waiting.append((found.contents, found.resolver, (*way, (id(one), False if below else None))))
     return True
+
+
+def _below(schema: dict[str, Any]) -> Iterator[tuple[bool, object]]:
+    """The schemas right within `schema` that values are judged by, each with whether it is for a smaller value."""
+    for keyword, value in schema.items():
+        inner: list[object] = []
+        if keyword in _OF_ONE:
+            inner = [value]
+        elif keyword in _OF_MANY:
+            inner = list(value.values() if isinstance(value, dict) else value)
+        for one in inner:
+            yield keyword in _INWARDS, one
