@@ -72,6 +72,11 @@ def test_patterns_that_lead_out_are_refused(context: ToolContext, pattern: str) 
         search_files.body(context, "one", ".", pattern)
 
 
+def test_a_run_of_any_folders_is_one() -> None:
+    assert walking.pattern_of("a/" + "**/" * 100 + "b/**/**") == ("a", "**", "b", "**")
+    assert walking.pattern_of("a/a/*/*") == ("a", "a", "*", "*")
+
+
 @pytest.mark.parametrize("path", ["..", "/etc", "link", "loop", "note.txt", "missing", "folder/../.."])
 def test_only_folders_inside_are_listed_and_searched(context: ToolContext, path: str) -> None:
     with pytest.raises(ToolError):

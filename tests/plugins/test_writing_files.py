@@ -7,18 +7,30 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flightlog_hookspecs import ToolContext
 from flightlog_hookspecs.errors import ToolError
 from flightlog_plugins import files
-from flightlog_plugins.files import confinement, edit_file, list_files, read_file, replacing, search_files, write_file
+from flightlog_plugins.files import (
+    confinement,
+    edit_file,
+    editing,
+    list_files,
+    read_file,
+    replacing,
+    search_files,
+    write_file,
+)
 from flightlog_plugins.files.editing import edited, is_made
 from support.memory_folder import subfolder
 from support.workspaces import call_in, context, whole_tree, work
@@ -38,6 +50,57 @@ def test_a_file_keeps_its_rights_when_it_is_written_or_edited(context: ToolConte
     write_file.body(context, "note.txt", "two\n")
     edit_file.body(context, "note.txt", "two", "three")
     assert (work / "note.txt").stat().st_mode & 0o7777 == 0o751
+
+
+@pytest.mark.parametrize(
+    ("content", "old", "new"),
+    [
+        (b"a" * 3_000, b"a", b"a" * 1_500),  # each place of many in each place of many
+        (b"a" * 400_000, b"a" * 200_000, b"a" * 200_001),  # few places, and much at each
+        (b"a" * 2_000_000, b"a", b"aa"),
+    ],
+)
+def test_an_edit_that_would_take_too_many_looks_is_refused(content: bytes, old: bytes, new: bytes) -> None:
+    with pytest.raises(ToolError, match="too often"):
+        edited(content, old, new)
+
+
+def test_places_are_not_counted_beyond_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(editing, "PLACES_MAX", 2)
+    with pytest.raises(ToolError, match="more than once"):
+        edited(b"aaaa", b"a", b"b")
+
+
+@pytest.mark.parametrize("call", ["edit", "write"])
+async def test_what_was_answered_as_cut_off_changes_nothing_any_more(
+    call: str, context: ToolContext, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, cut, ended = threading.Event(), threading.Event(), threading.Event()
+    is_changed = replacing._is_changed
+
+    def waits(*arguments: Any) -> bool:
+        reached.set()
+        cut.wait()
+        return is_changed(*arguments)
+
+    def body() -> None:
+        try:
+            if call == "edit":
+                edit_file.body(context, "note.txt", "one", "two")
+            else:
+                write_file.body(context, "note.txt", "two\n")
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(replacing, "_is_changed", waits)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(trio.to_thread.run_sync, body, abandon_on_cancel=True))
+        await trio.to_thread.run_sync(reached.wait)
+        nursery.cancel_scope.cancel()
+    cut.set()
+    await trio.to_thread.run_sync(ended.wait)
+    assert (work / "note.txt").read_text() == "one\n"
+    assert not list(work.glob(f"{confinement.UNFINISHED}*"))
 
 
 def test_a_hard_link_to_the_outside_is_not_written_through(tmp_path: Path, context: ToolContext, work: Path) -> None:
@@ -90,7 +153,7 @@ def test_an_edit_touches_nothing_else_of_the_file(context: ToolContext, work: Pa
         ("", "x", "must not be empty"),
         ("one", "one", "must differ"),
         ("two", "three", "does not stand in it"),
-        ("n", "m", "2 times"),
+        ("n", "m", "more than once"),
         ("a\nb", "c", "end with"),
     ],
 )

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
+import trio
+
 from flightlog_hookspecs.errors import ToolError
 from flightlog_plugins.files.confinement import UNFINISHED, Guarded
 
@@ -24,7 +26,8 @@ _NEW_MODE: Final = 0o644
 def replace(folder: int, name: str, path: str, raw: bytes, before: os.stat_result | None) -> None:
     """Let the file `name` of `folder` hold `raw`. `before` is its status as it was looked at, None for a new file.
 
-    Raises `ToolError`, and nothing is changed, when it was changed since or cannot be written.
+    Raises `ToolError`, and nothing is changed, when it was changed since or cannot be written. Nothing is changed
+    either when the call that this thread works for was answered meanwhile.
     """
     try:
         with _unfinished(folder, 0o600 if before else _NEW_MODE) as (fd, unfinished):
@@ -36,10 +39,17 @@ def replace(folder: int, name: str, path: str, raw: bytes, before: os.stat_resul
             os.fsync(fd)
             if _is_changed(folder, name, before):
                 raise ToolError(f"{path}: was changed by somebody else just now; nothing was written. Read it again")
+            _check_wanted()
             os.rename(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError as error:
         raise ToolError(f"{path}: {error.strerror}; it was not changed") from error
     keep(folder, path)
+
+
+def _check_wanted() -> None:
+    """End a thread whose call was cut off: what it would do now was told not to have happened."""
+    with suppress(RuntimeError):  # called by somebody else than a kernel, who waits for it
+        trio.from_thread.check_cancelled()
 
 
 def keep(fd: int, path: str) -> None:

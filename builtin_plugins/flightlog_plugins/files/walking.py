@@ -108,7 +108,8 @@ def pattern_of(text: str) -> Rest:
     parts = tuple(part for part in text.split("/") if part not in ("", "."))
     if not parts or ".." in parts or text.startswith("/") or "\0" in text or len(text) > PATTERN_MAX_CHARS:
         raise ToolError(f"{text[:PATTERN_MAX_CHARS]!r} is not a pattern inside the workspace, as **/*.py is")
-    return parts
+    # A run of ** is one: it meets the same folders, and each more would be one more way to meet them.
+    return tuple(part for part, before in zip(parts, ("", *parts), strict=False) if not part == before == ANY_FOLDERS)
 
 
 def shown(path: str) -> str:
