@@ -7,11 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,6 +69,38 @@ def test_places_are_not_counted_beyond_the_second(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(editing, "PLACES_MAX", 2)
     with pytest.raises(ToolError, match="more than once"):
         edited(b"aaaa", b"a", b"b")
+
+
+@pytest.mark.parametrize("call", ["edit", "write"])
+async def test_what_was_answered_as_cut_off_changes_nothing_any_more(
+    call: str, context: ToolContext, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, cut, ended = threading.Event(), threading.Event(), threading.Event()
+    is_changed = replacing._is_changed
+
+    def waits(*arguments: Any) -> bool:
+        reached.set()
+        cut.wait()
+        return is_changed(*arguments)
+
+    def body() -> None:
+        try:
+            if call == "edit":
+                edit_file.body(context, "note.txt", "one", "two")
+            else:
+                write_file.body(context, "note.txt", "two\n")
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(replacing, "_is_changed", waits)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(trio.to_thread.run_sync, body, abandon_on_cancel=True))
+        await trio.to_thread.run_sync(reached.wait)
+        nursery.cancel_scope.cancel()
+    cut.set()
+    await trio.to_thread.run_sync(ended.wait)
+    assert (work / "note.txt").read_text() == "one\n"
+    assert not list(work.glob(f"{confinement.UNFINISHED}*"))
 
 
 def test_a_hard_link_to_the_outside_is_not_written_through(tmp_path: Path, context: ToolContext, work: Path) -> None:
