@@ -367,7 +367,7 @@ def test_html_becomes_what_a_person_would_read() -> None:
     <ul><li>first<li>second</ul><table><tr><td>a</td><td>b</td></tr></table>
     <pre>if x:
     y &lt; 3</pre><svg><text>no</text></svg><img alt="x>y" src=x>3 < 4</body></html>"""
-    assert readable(html, "https://example.org/page").splitlines() == [
+    assert readable(html, "https://example.org/page", 1000).splitlines() == [
         "The & title",
         "Head\xadline",
         "One two three [go on](https://example.org/next?a=1&b=2)up js",
@@ -405,14 +405,37 @@ def test_html_becomes_what_a_person_would_read() -> None:
 )
 def test_no_html_takes_more_than_a_look_at_each_character(bomb: str) -> None:
     """A page of that size in quadratic time would take minutes; the runner's own limit would stop it."""
-    readable(bomb * (1_000_000 // len(bomb)), "https://example.org/")
+    readable(bomb * (1_000_000 // len(bomb)), "https://example.org/", 10**9)
 
 
 @given(
     html=st.lists(st.sampled_from(["<", ">", "a", "/", "!", "--", '"', "'", " ", "href=", "script", "&#", "x", "\n"]))
 )
 def test_any_html_is_readable(html: list[str]) -> None:
-    readable("".join(html), "https://example.org/")
+    readable("".join(html), "https://example.org/", 1000)
+
+
+@given(
+    html=st.lists(st.sampled_from(["<p>", "<td>", "word ", "|", "<pre>", "  ", "\n", "<a href=/b>", "&amp;"])),
+    wanted=st.integers(0, 50),
+)
+def test_the_part_of_a_text_that_is_wanted_is_that_of_all_of_it(html: list[str], wanted: int) -> None:
+    whole = readable("".join(html), "https://example.org/", 10**9)
+    part = readable("".join(html), "https://example.org/", wanted)
+    assert part[:wanted] == whole[:wanted]
+    assert (len(part) > wanted) == (len(whole) > wanted)
+
+
+def test_a_text_is_not_made_much_longer_than_is_wanted() -> None:
+    html = f'<a href="/{"x" * 5000}">' * 200 + "<p>word" * 100_000
+    assert len(readable(html, "https://example.org/", 1000)) < 2000
+    assert len(readable("<p>word" * 100_000, "https://example.org/", 1000)) < 2000
+
+
+def test_an_address_that_is_too_long_is_cut_and_shown_as_cut() -> None:
+    shown = readable(f'<a href="/{"x" * 5000}">here</a> <a href="/{"y" * 200}">there</a>', "https://example.org/", 1000)
+    start = "https://example.org/"
+    assert shown == f"[here]({(start + 'x' * 5000)[:300]}…) [there]({start}{'y' * 200})"
 
 
 async def test_a_model_fetches_a_page_in_a_turn(tmp_path: Path) -> None:

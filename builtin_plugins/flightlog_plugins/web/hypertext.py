@@ -11,6 +11,8 @@ from html import unescape
 from typing import Final
 from urllib.parse import urljoin
 
+LINK_MAX_CHARS: Final = 300
+"""A longer address is cut, and ends with "…"."""
 _HIDDEN: Final = frozenset(("script", "style", "template", "noscript", "svg", "iframe", "textarea", "select"))
 _BLOCKS: Final = frozenset(
     (
@@ -29,13 +31,20 @@ _HREF: Final = re.compile(r"""\shref\s{0,5}=\s{0,5}(?:"([^"]*)"|'([^']*)'|([^\s"
 _CLOSING: Final = {name: re.compile(f"</{name}(?![a-z0-9-])", re.IGNORECASE) for name in _HIDDEN}
 
 
-def readable(html: str, url: str) -> str:
-    """The text of a page at `url`: a line for each block, links to other pages as `[words](address)`."""
+def readable(html: str, url: str, wanted: int) -> str:
+    """The text of a page at `url`: a line for each block, links to other pages as `[words](address)`.
+
+    Of a longer text all is returned up to some place behind the first `wanted` characters.
+    """
     text: list[str] = []
-    link, preformatted = "", False
+    link, preformatted, found = "", False, 0
     for piece, tag in _pieces(html):
+        if found > wanted:
+            break
         if not tag:
             words = _unescaped(piece)
+            # Spaces and | may go in the end, so they do not count.
+            found += sum(map(len, words.replace("|", " ").split()))
             text.append(words.replace(" ", _KEPT_SPACE) if preformatted else words.replace("\n", " "))
             continue
         if tag == "pre":
@@ -47,6 +56,7 @@ def readable(html: str, url: str) -> str:
         if tag == "a":
             if link:
                 text.append(f"]({link})")
+                found += len(link)
             link = _link(piece, url)
             text.append("[" if link else "")
     if link:
@@ -107,7 +117,10 @@ def _link(tag: str, url: str) -> str:
     except ValueError:
         return ""
     shown = target.startswith(("http://", "https://")) and target.partition("#")[0] != url
-    return "".join(target.split()) if shown else ""
+    if not shown:
+        return ""
+    address = "".join(target.split())
+    return address if len(address) <= LINK_MAX_CHARS else f"{address[:LINK_MAX_CHARS]}…"
 
 
 def _unescaped(text: str) -> str:

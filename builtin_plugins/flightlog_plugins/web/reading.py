@@ -26,7 +26,7 @@ def text_of_page(page: Page) -> str:
         raise ToolError(f"{page.url} {what}; only text, HTML and JSON can be read here")
     text = page.data.decode(_charset(page, kind), errors="replace").removeprefix("\ufeff")
     if kind in _HTML:
-        text = readable(text, page.url)
+        text = readable(text, page.url, TEXT_MAX_CHARS)
     notes = []
     if page.cut:
         notes.append(f"[only the first {len(page.data)} bytes were read]")
