@@ -15,7 +15,7 @@ import base64
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import ClassVar, Final
 from urllib.parse import quote, quote_plus
@@ -99,6 +99,26 @@ class Secrets:
                 shown.setdefault(form, f"[redacted {name}]" if name else "[redacted]")
         # The longest first: one secret may be a part of another.
         self._forms = sorted(shown.items(), key=lambda item: (-len(item[0]), item[0]))
+
+
+def secrets_among(given: Mapping[str, str], names: tuple[str, ...] = Secrets.ENV) -> Iterator[str]:
+    """The values of what is `given` by the host under names that fit `names` (in capitals), and their parts."""
+    for name, value in given.items():
+        if any(fnmatchcase(name.upper(), pattern) for pattern in names):
+            yield from parts_of_secret(value)
+
+
+def parts_of_secret(value: str) -> Iterator[str]:
+    """What to redact of a secret: all of it, and what stands between its spaces, where that is long enough."""
+    for part in dict.fromkeys((value, *value.split())):  # "Bearer" and what comes behind it
+        if len(part) >= ENV_VALUE_MIN_CHARS:
+            yield part
+
+
+def register_values(register: Callable[[Redaction], None], name: str, values: Iterable[str]) -> None:
+    """Register a redaction called `name` of `values`, or none when there are none."""
+    if values := tuple(values):
+        register(Redaction(name=name, body=Secrets(env=(), values=values).redact))
 
 
 def _compiled(pattern: object) -> re.Pattern[str]:

@@ -13,8 +13,9 @@ from typing import ClassVar, Final
 
 from attrs import field, frozen
 
-from flightlog_hookspecs import Effect, Tool, ToolContext, ToolOutput, hookimpl
+from flightlog_hookspecs import Effect, Redaction, Tool, ToolContext, ToolOutput, hookimpl
 from flightlog_hookspecs.errors import ToolError, UsageError
+from flightlog_plugins.secrets import register_values, secrets_among
 from flightlog_plugins.shell.running import END_LIMIT_S, run
 from flightlog_plugins.shell.surroundings import scrubbed
 
@@ -41,6 +42,7 @@ class TestSuite:
     """A plugin with one tool, `run_tests`. `command` is run in the workspace; what the model names is added to it.
 
     `effect` is what running the tests again would do: only the host can know that it is "idempotent".
+    Values of `env` whose names look like those of secrets are redacted wherever they turn up.
     """
 
     __test__: ClassVar[bool] = False  # for test runners that take it for a test
@@ -90,6 +92,11 @@ class TestSuite:
     def register_tools(self, register: Callable[[Tool], None]) -> None:
         """Offer the tool."""
         register(Tool(body=self.run_tests, effect=self.effect, timeout_s=self.limit_s + 2 * END_LIMIT_S))
+
+    @hookimpl
+    def register_redactions(self, register: Callable[[Redaction], None]) -> None:
+        """Keep out of the log what looks like a secret in `env`."""
+        register_values(register, "test_suite", secrets_among(self.env))
 
 
 def failing_in(output: str) -> Iterator[str]:

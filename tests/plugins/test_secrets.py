@@ -6,6 +6,7 @@ import base64
 import json
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -36,6 +37,8 @@ from flightlog_hookspecs import (
 from flightlog_hookspecs.errors import PluginError, ProviderError, ToolError, UsageError
 from flightlog_hookspecs.events import AssistantMessage, PluginFault, ToolCall, ToolResult
 from flightlog_plugins.secrets import Secrets
+from flightlog_plugins.shell import Shell
+from flightlog_plugins.test_suite import TestSuite
 from support import worker_tools
 from support.kernels import SOON, events_of, records_of, verified
 
@@ -335,6 +338,23 @@ def test_a_secret_that_is_part_of_another_leaves_nothing_of_it(monkeypatch: pyte
     monkeypatch.setenv("A_KEY", "abcdefgh")
     monkeypatch.setenv("B_KEY", "abcdefghijkl")
     assert Secrets().redact("abcdefghijkl abcdefgh") == "[redacted B_KEY] [redacted A_KEY]"
+
+
+@pytest.mark.parametrize("plugin", [Shell, partial(TestSuite, command=("true",))])
+def test_secrets_that_commands_are_given_are_redacted_and_nothing_else(
+    plugin: Callable[..., Shell | TestSuite],
+) -> None:
+    found: list[Redaction] = []
+    plugin(env={"A_TOKEN": "Bearer abcdefghi", "COLOUR": "ultramarine"}).register_redactions(found.append)
+    (redaction,) = found
+    assert redaction.body("Bearer abcdefghi, abcdefghi, ultramarine") == "[redacted], [redacted], ultramarine"
+
+
+@pytest.mark.parametrize("plugin", [Shell, partial(TestSuite, command=("true",))])
+def test_without_secrets_commands_need_no_redaction(plugin: Callable[..., Shell | TestSuite]) -> None:
+    found: list[Redaction] = []
+    plugin(env={"COLOUR": "ultramarine"}).register_redactions(found.append)
+    assert not found
 
 
 def test_values_and_patterns_are_redacted_too() -> None:

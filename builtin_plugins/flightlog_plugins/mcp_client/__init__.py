@@ -22,7 +22,7 @@ from flightlog_hookspecs.errors import UsageError
 from flightlog_plugins.mcp_client.connection import Connection
 from flightlog_plugins.mcp_client.names import check_server
 from flightlog_plugins.mcp_client.servers import Http, Server, Stdio, secrets_of
-from flightlog_plugins.secrets import Secrets
+from flightlog_plugins.secrets import register_values
 
 __all__ = ["Http", "McpServers", "Stdio"]
 
@@ -64,6 +64,4 @@ class McpServers:
     @hookimpl
     def register_redactions(self, register: Callable[[Redaction], None]) -> None:
         """Keep out of the log what the servers are given to prove who asks."""
-        values = [value for server in self.servers.values() for value in secrets_of(server)]
-        if values:
-            register(Redaction(name="mcp", body=Secrets(env=(), values=values).redact))
+        register_values(register, "mcp", (value for server in self.servers.values() for value in secrets_of(server)))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
 from typing import Final
 from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
 from flightlog_hookspecs.errors import UsageError
-from flightlog_plugins.secrets import ENV_VALUE_MIN_CHARS, Secrets
+from flightlog_plugins.secrets import parts_of_secret, secrets_among
 
 _SECRET_HEADERS: Final = (
     "AUTHORIZATION",
@@ -85,17 +84,7 @@ class Http(Server):
 def secrets_of(server: Server) -> Iterator[str]:
     """The values among what `server` is given that look like secrets, and their parts."""
     if isinstance(server, Stdio):
-        given = [value for name, value in server.env.items() if _fits(name, Secrets.ENV)]
+        yield from secrets_among(server.env)
     elif isinstance(server, Http):
-        given = [value for name, value in server.headers.items() if _fits(name, _SECRET_HEADERS)]
-        given.append(urlsplit(server.url).password or "")
-    else:
-        given = []
-    for value in given:
-        for part in dict.fromkeys((value, *value.split())):  # "Bearer" and what comes behind it
-            if len(part) >= ENV_VALUE_MIN_CHARS:
-                yield part
-
-
-def _fits(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(name.upper(), pattern) for pattern in patterns)
+        yield from secrets_among(server.headers, _SECRET_HEADERS)
+        yield from parts_of_secret(urlsplit(server.url).password or "")

@@ -14,8 +14,9 @@ from typing import Final
 
 from attrs import field, frozen
 
-from flightlog_hookspecs import Tool, ToolContext, ToolOutput, hookimpl
+from flightlog_hookspecs import Redaction, Tool, ToolContext, ToolOutput, hookimpl
 from flightlog_hookspecs.errors import ToolError, UsageError
+from flightlog_plugins.secrets import register_values, secrets_among
 from flightlog_plugins.shell.running import END_LIMIT_S, Ended, run
 from flightlog_plugins.shell.surroundings import scrubbed
 
@@ -30,7 +31,8 @@ class Shell:
     """A plugin with one tool, `run_command`.
 
     A command may take `limit_s` seconds, or as many as the model wants up to `limit_max_s`. It sees the
-    variables that every command needs, those that `pass_env` names (patterns as in a shell), and `env`.
+    variables that every command needs, those that `pass_env` names (patterns as in a shell), and `env`. Values of `env` whose names
+    look like those of secrets are redacted wherever they turn up.
     """
 
     limit_s: float = 120.0
@@ -69,6 +71,11 @@ class Shell:
     def register_tools(self, register: Callable[[Tool], None]) -> None:
         """Offer the tool."""
         register(Tool(body=self.run_command, effect="external", timeout_s=self.limit_max_s + 2 * END_LIMIT_S))
+
+    @hookimpl
+    def register_redactions(self, register: Callable[[Redaction], None]) -> None:
+        """Keep out of the log what looks like a secret in `env`."""
+        register_values(register, "shell", secrets_among(self.env))
 
 
 def _said(ended: Ended, limit_s: float) -> str:
