@@ -92,13 +92,13 @@ class Secrets:
         new = [secret for secret in secrets if secret not in self._known]
         if not new:
             return
-        self._known |= dict.fromkeys(new)
         shown: dict[str, str] = dict(self._forms)
         for name, value in new:
             for form in _forms_of(value):
                 shown.setdefault(form, f"[redacted {name}]" if name else "[redacted]")
         # The longest first: one secret may be a part of another.
         self._forms = sorted(shown.items(), key=lambda item: (-len(item[0]), item[0]))
+        self._known |= dict.fromkeys(new)  # last: another thread takes what is known to be among the forms
 
 
 def secrets_among(given: Mapping[str, str], names: tuple[str, ...] = Secrets.ENV) -> Iterator[str]:

@@ -36,6 +36,7 @@ from flightlog_hookspecs import (
 )
 from flightlog_hookspecs.errors import PluginError, ProviderError, ToolError, UsageError
 from flightlog_hookspecs.events import AssistantMessage, PluginFault, ToolCall, ToolResult
+from flightlog_plugins import secrets
 from flightlog_plugins.secrets import Secrets
 from flightlog_plugins.shell import Shell
 from flightlog_plugins.test_suite import TestSuite
@@ -355,6 +356,24 @@ def test_without_secrets_commands_need_no_redaction(plugin: Callable[..., Shell 
     found: list[Redaction] = []
     plugin(env={"COLOUR": "ultramarine"}).register_redactions(found.append)
     assert not found
+
+
+def test_a_new_value_is_redacted_also_while_another_thread_is_still_learning_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    redactor, others = Secrets(), list[str]()
+    forms_of = secrets._forms_of
+
+    def forms(value: str) -> Any:
+        if not others:  # as if another thread came in right now
+            others.append("")
+            others.append(redactor.redact("abcdefgh"))
+        return forms_of(value)
+
+    monkeypatch.setattr(secrets, "_forms_of", forms)
+    monkeypatch.setenv("A_KEY", "abcdefgh")
+    assert redactor.redact("abcdefgh") == "[redacted A_KEY]"
+    assert others == ["", "[redacted A_KEY]"]
 
 
 def test_values_and_patterns_are_redacted_too() -> None:
