@@ -65,8 +65,8 @@ class TestSuite:
             only: files or names of tests to run, as the test runner takes them; empty for all
 
         """
-        for name in only:
-            if not name or name.startswith(("-", "/")) or ".." in name.split("/"):
+        for name in only:  # behind an @ stands a file of options
+            if not name or name.startswith(("-", "@", "/")) or ".." in name.split("/"):
                 raise ToolError(f"{name!r} is not the name of tests inside the workspace")
         ended = await run(
             (*self.command, *only),

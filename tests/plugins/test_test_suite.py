@@ -66,7 +66,7 @@ async def test_tests_that_hang_are_ended_and_that_is_said(tmp_path: Path) -> Non
     assert text_of(output.content).startswith("The tests do not pass: ended when its time was up.\n")
 
 
-@pytest.mark.parametrize("name", ["", "-p", "--collect-only", "/etc/passwd", "../x.py", "a/../../b.py"])
+@pytest.mark.parametrize("name", ["", "-p", "--collect-only", "@options", "/etc/passwd", "../x.py", "a/../../b.py"])
 async def test_options_and_paths_that_lead_out_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ToolError, match="not the name of tests"):
         await run(tmp_path, "touch ran", name)
