@@ -5,7 +5,7 @@
 
 The value of a variable whose name fits `env`, and is long enough to be a secret, is replaced by
 `[redacted NAME]`; `values` and what `patterns` match by `[redacted]`. A value is found as it is and as JSON, Python
-and URLs write it, and in base64. It is not found in pieces, or in another encoding. What people send is the
+and URLs write it, and alone in base64. It is not found in pieces, or in another encoding. What people send is the
 host's: `session.followup(secrets.redact(text))`.
 """
 
