@@ -3,10 +3,10 @@
     flightlog.open_kernel(path, plugins=[Secrets()])
     Secrets(env=(*Secrets.ENV, "DATABASE_URL"), values=[license_key], patterns=[r"ghp_[A-Za-z0-9]{36}"])
 
-The value of a variable whose name fits `env`, and is long enough to be a secret, is replaced by
-`[redacted NAME]`; `values` and what `patterns` match by `[redacted]`. A value is found as it is and as JSON, Python
-and URLs write it, and alone in base64. It is not found in pieces, or in another encoding. What people send is the
-host's: `session.followup(secrets.redact(text))`.
+The value of a variable whose name fits `env`, and is long enough to be a secret, is replaced by `[redacted NAME]`;
+`values` and what `patterns` match by `[redacted]`. A value is found as it is and as JSON, Python and URLs write it, and
+alone in base64. It is not found in pieces, or in another encoding. What people send is the host's:
+`session.followup(secrets.redact(text))`.
 """
 
 from __future__ import annotations

@@ -54,7 +54,8 @@ class Stdio(Server):
 
     `command` are its parts, `folder` is where it runs, "" for the host's own. It sees the variables that every command
     needs, those that `pass_env` names (patterns as in a shell), and `env`. It ends with its kernel, and so does all
-    that it started, unless it gets rid of its supervisor on purpose. What it writes to its standard error is shown only where an error says why it failed.
+    that it started, unless it gets rid of its supervisor on purpose. What it writes to its standard error is shown only
+    where an error says why it failed.
     """
 
     command: tuple[str, ...] = field(converter=_strings)

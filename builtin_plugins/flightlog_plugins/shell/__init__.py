@@ -30,8 +30,8 @@ OUTPUT_MAX_BYTES: Final = 1024 * 1024
 class Shell:
     """A plugin with one tool, `run_command`.
 
-    A command may take `limit_s` seconds, or as many as the model wants up to `limit_max_s`. It sees the
-    variables that every command needs, those that `pass_env` names (patterns as in a shell), and `env`. Values of `env` whose names
+    A command may take `limit_s` seconds, or as many as the model wants up to `limit_max_s`. It sees the variables that
+    every command needs, those that `pass_env` names (patterns as in a shell), and `env`. Values of `env` whose names
     look like those of secrets are redacted wherever they turn up.
     """
 
