@@ -15,6 +15,7 @@ import base64
 import json
 import os
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import ClassVar, Final
@@ -51,6 +52,7 @@ class Secrets:
     _names: dict[str, bool] = field(init=False, repr=False, factory=dict)
     _known: dict[tuple[str, str], None] = field(init=False, repr=False, factory=dict)
     _forms: list[tuple[str, str]] = field(init=False, repr=False, factory=list)
+    _learning: threading.RLock = field(init=False, repr=False, factory=threading.RLock)
 
     def __attrs_post_init__(self) -> None:
         for name in self.env:
@@ -89,6 +91,10 @@ class Secrets:
         return meant
 
     def _learn(self, secrets: Iterable[tuple[str, str]]) -> None:
+        with self._learning:
+            self._add(secrets)
+
+    def _add(self, secrets: Iterable[tuple[str, str]]) -> None:
         new = [secret for secret in secrets if secret not in self._known]
         if not new:
             return
@@ -98,7 +104,7 @@ class Secrets:
                 shown.setdefault(form, f"[redacted {name}]" if name else "[redacted]")
         # The longest first: one secret may be a part of another.
         self._forms = sorted(shown.items(), key=lambda item: (-len(item[0]), item[0]))
-        self._known |= dict.fromkeys(new)  # last: another thread takes what is known to be among the forms
+        self._known |= dict.fromkeys(new)  # last: what is known is among the forms
 
 
 def secrets_among(given: Mapping[str, str], names: tuple[str, ...] = Secrets.ENV) -> Iterator[str]:
