@@ -49,7 +49,7 @@ def weather(now: str) -> Callable[[], object]:
 STATES = {"sun": weather("sun"), "rain": weather("rain"), "night": weather("")}
 
 
-def section(render: Callable[[], Any]) -> SectionCase:
+def section(render: Callable[..., Any]) -> SectionCase:
     return SectionCase(
         section=PromptSection(name="weather", rank=1, render=render, limit_s=0.2), states=STATES, max_chars=20
     )
@@ -59,8 +59,12 @@ async def said_later() -> str:
     return WEATHER["now"]
 
 
-@pytest.mark.parametrize("render", [lambda: WEATHER["now"], said_later])
-def test_a_section_without_a_fault_keeps_all_rules(render: Callable[[], Any]) -> None:
+def said_in_the_step(step: StepView) -> str:
+    return f"{WEATHER['now']} {len(step.messages)}"
+
+
+@pytest.mark.parametrize("render", [lambda: WEATHER["now"], said_later, said_in_the_step])
+def test_a_section_without_a_fault_keeps_all_rules(render: Callable[..., Any]) -> None:
     assert [check.rule for check in checks(section(render))] == ["text", "same", "bounded"]
     for check in checks(section(render)):
         check()

@@ -21,7 +21,7 @@ from flightlog.core.shape import misfit
 from flightlog.core.tool_schema import prepare
 from flightlog.runtime import quarantine
 from flightlog.runtime.error_groups import described
-from flightlog.runtime.prompting import arity
+from flightlog.runtime.prompting import given_step
 from flightlog.runtime.registration import Registration
 from flightlog.runtime.registry import Loaded, Offer, Registered, Registry
 from flightlog.runtime.subagent_tool import as_tool
@@ -182,9 +182,8 @@ def _section(section: PromptSection) -> tuple[str, PromptSection]:
         section.kind in get_args(SectionKind) and section.limit_s > 0,
         f"prompt section {section.name!r}: no such kind, or no time limit",
     )
-    _expect(arity(section) <= 1, f"prompt section {section.name!r}: render can be given the step, and nothing more")
     _expect(section.name not in ("", HOST_SECTION), f"prompt section {section.name!r}: this name is the host's")
-    return section.name, section
+    return section.name, given_step(section)
 
 
 def _take_subagent(offer: Offer, subagent: Subagent, version: PluginVersion) -> None:

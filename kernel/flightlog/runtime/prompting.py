@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import trio
+from attrs import evolve
 
 from flightlog.core.context import HOST_SECTION
 from flightlog.runtime.plugin_call import Failed, call
 from flightlog.runtime.redacting import Redacting
 from flightlog.runtime.registry import Registry
+from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import PluginFault
 from flightlog_hookspecs.hooks import StepView
 from flightlog_hookspecs.prompt import PromptSection, SectionKind
@@ -50,12 +52,11 @@ class Prompt:
         texts: dict[str, str] = {}
         for registered in sections:
             section = registered.item
-            shown = (view,) if arity(section) else ()
             if registered.plugin.taken_back:
                 continue  # while those before it were rendered
             try:
                 with registered.plugin.running():
-                    text: Any = await call(section.render, *shown, limit_s=section.limit_s, threads=self._threads)
+                    text: Any = await call(section.render, view, limit_s=section.limit_s, threads=self._threads)
                 error = "" if isinstance(text, str) else f"returned {type(text).__name__}, not a string"
             except Failed as failed:
                 error = str(failed)
@@ -67,10 +68,27 @@ class Prompt:
         return texts
 
 
-def arity(section: PromptSection) -> int:
-    """How many arguments the section's `render` requires: 1 for the step, 0 for nothing; others cannot be given."""
+def given_step(section: PromptSection) -> PromptSection:
+    """`section` with a `render` that is called with the step, whether it wants it or not.
+
+    Raises `UsageError` when it requires more.
+    """
+    render: Callable[..., Any] = section.render
+    required = _required(render)
+    if required > 1:
+        raise UsageError(f"prompt section {section.name!r}: render can be given the step, and nothing more")
+    if required:
+        return section
+
+    async def awaited(_: StepView) -> Any:
+        return await render()
+
+    return evolve(section, render=awaited if inspect.iscoroutinefunction(render) else lambda _: render())
+
+
+def _required(render: Callable[..., object]) -> int:
     try:
-        parameters = inspect.signature(section.render).parameters.values()
+        parameters = inspect.signature(render).parameters.values()
     except ValueError:  # a type of C, say
         return 0
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -9,12 +9,24 @@ import trio
 from attrs import field, frozen
 
 from flightlog.runtime.plugin_call import Failed, call
+from flightlog.runtime.prompting import given_step
 from flightlog.testing.conformance.check import Broken, Check, checks_of
-from flightlog_hookspecs import PromptSection
+from flightlog_hookspecs import PromptSection, StepView, TextBlock, UserMessage
 
 TEXT: Final = "it renders a text, in time"
 SAME: Final = "the same state renders the same text"
 BOUNDED: Final = "its text is bounded"
+
+
+STEP: Final = StepView(
+    session="conformance",
+    turn=1,
+    step=1,
+    model="fake:model",
+    session_model="fake:model",
+    messages=(UserMessage(message_id="m", content=(TextBlock(text="Good morning"),)),),
+)
+"""What a section that wants the step is given."""
 
 
 def _as_it_is() -> None:
@@ -64,9 +76,9 @@ async def _bounded(case: SectionCase) -> None:
 
 async def _rendered(case: SectionCase, state: str) -> str:
     case.states[state]()
-    section = case.section
+    section = given_step(case.section)
     try:
-        text: object = await call(section.render, limit_s=section.limit_s, threads=trio.CapacityLimiter(1))
+        text: object = await call(section.render, STEP, limit_s=section.limit_s, threads=trio.CapacityLimiter(1))
     except Failed as failed:
         raise Broken(TEXT, f"in state {state!r} it {failed}") from failed
     if not isinstance(text, str):
