@@ -7,10 +7,8 @@ that of others on the machine.
 from __future__ import annotations
 
 import gc
-import os
 import shutil
 import statistics
-import tempfile
 import time
 from pathlib import Path
 
@@ -19,6 +17,7 @@ import trio
 import flightlog
 from durable_turn import Model, look_up
 from flightlog.testing import Bundle
+from flightlog.testing.memory import memory_folder
 from many_sessions import work
 
 SIZES = (1_000, 10_000, 100_000)
@@ -73,10 +72,7 @@ async def opening(path: Path) -> tuple[float, int]:
 
 def main() -> dict[str, float]:
     """Measure."""
-    shared = "/dev/shm"
-    parent = shared if os.access(shared, os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=parent, prefix="flightlog-bench-") as temporary:
-        folder = Path(temporary)
+    with memory_folder() as folder:
         early, late, steps = trio.run(grown, folder)
         opened = {size: openings(folder, size) for size in SIZES}
     print("\na step early in a session and late in a long one")

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from flightlog.core.files import files_in
+from flightlog.testing.memory import memory_folder
 from flightlog_hookspecs.events import Record, ToolCall, ToolResult, TurnEnd, UserMessage
 from support.children import environment
 from support.conversation import assert_at_rest, assert_effects
 from support.kernels import records_of
-from support.memory_folder import MEMORY
 
 from child import GIVEN, MADE, MESSAGES, TASKS, Working  # isort: skip
 
@@ -32,8 +31,8 @@ pytestmark = pytest.mark.kill
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     """A folder in memory if there is one: a SIGKILL does not lose what the file system has."""
-    with tempfile.TemporaryDirectory(dir=MEMORY, prefix="flightlog-crash-") as made:
-        yield Path(made)
+    with memory_folder() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -42,8 +42,8 @@ from flightlog.testing.faults.life import (
 )
 from flightlog.testing.faults.recorder import Recorder, recording
 from flightlog.testing.faults.world import Fact
+from flightlog.testing.memory import memory_folder
 from support.children import environment
-from support.memory_folder import MEMORY
 
 from lab_child import EFFECTS, Order, facts_in, written  # isort: skip
 
@@ -214,8 +214,7 @@ def courts() -> Iterator[dict[str, Court]]:
 @pytest.fixture(params=["memory", "disk"])
 def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
     """An empty folder, in memory or on a disk."""
-    parent = MEMORY if request.param == "memory" else None
-    with tempfile.TemporaryDirectory(dir=parent, prefix="flightlog-kills-") as made:
+    with memory_folder() if request.param == "memory" else tempfile.TemporaryDirectory() as made:
         yield Path(made)
 
 

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +23,7 @@ from hypothesis import strategies as st
 
 import flightlog
 from flightlog import Mailbox
+from flightlog.testing.memory import memory_folder
 from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantDelta,
@@ -141,9 +141,8 @@ async def settle(path: Path, mailbox: Mailbox, posted: dict[str, str]) -> None:
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     """A folder in memory if there is one: a SIGKILL does not lose what the file system has."""
-    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=parent, prefix="flightlog-mail-") as made:
-        yield Path(made)
+    with memory_folder() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

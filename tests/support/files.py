@@ -12,7 +12,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -30,12 +29,15 @@ from flightlog.store.replay import Replay, replaying
 from flightlog.store.statements import statements
 from flightlog.store.store import NewSession, Store
 from flightlog.testing import FakeModel, calls, words
+from flightlog.testing.memory import memory_folder
 from flightlog_hookspecs import tool
 from flightlog_hookspecs.content import FileBlock, TextBlock
 from flightlog_hookspecs.events import Event, InboxSplice, Record, SessionCreated, SessionOpened
 from support import kernels
 
 _one_request = threading.Lock()
+in_memory = memory_folder
+"""A kill or a fault takes no more from a disk than from there."""
 COMPANIONS = ("", "-wal", "-shm", "-journal", "-head")
 
 
@@ -200,14 +202,6 @@ def photograph(folder: Path) -> dict[str, tuple[str, bytes]]:
             data = entry.read_bytes()
         taken[str(entry.relative_to(folder))] = (f"{entry.lstat().st_mode:o}", data)
     return taken
-
-
-@contextmanager
-def in_memory() -> Iterator[Path]:
-    """A folder in memory where there is one: a kill or a fault takes no more from a disk than from there."""
-    shared = "/dev/shm"
-    with tempfile.TemporaryDirectory(dir=shared if os.access(shared, os.W_OK) else None) as name:
-        yield Path(name)
 
 
 def copied(path: Path, to: Path, *suffixes: str) -> Path:

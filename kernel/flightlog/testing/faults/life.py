@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
@@ -25,6 +23,7 @@ from flightlog.testing.faults.disk import Disk, Files, Op
 from flightlog.testing.faults.recorder import Recorder, recording
 from flightlog.testing.faults.workloads import Workload
 from flightlog.testing.faults.world import Fact, World
+from flightlog.testing.memory import memory_folder
 from flightlog_hookspecs.events import Message, Record
 
 Row = tuple[Any, ...]
@@ -32,7 +31,6 @@ Row = tuple[Any, ...]
 
 _SUFFIXES: Final = {"db": "", "wal": "-wal", "journal": "-journal", "head": "-head"}
 _ALL: Final = 2**62
-_MEMORY: Final = "/dev/shm"  # noqa: S108 (a folder of our own in it)
 _HANGS_S: Final = 36_000.0
 """Of trio's clock, which jumps: who is not through by then waits for what never comes."""
 
@@ -73,11 +71,8 @@ class Bench:
 @contextmanager
 def bench() -> Iterator[Bench]:
     """A bench that is gone afterwards."""
-    folder = tempfile.mkdtemp(prefix="flightlog-faults-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
-    try:
-        yield Bench(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with memory_folder() as folder:
+        yield Bench(str(folder))
 
 
 @frozen
