@@ -308,12 +308,9 @@ async def open_kernel(
                 yield kernel
             finally:
                 with trio.CancelScope(shield=True):
-                    await registry.close()  # services are left while their task goes on
+                    await kernel.close()  # services are left while their task goes on
     finally:
-        try:
-            await kernel.close()
-        finally:
-            store.close()
+        store.close()
 
 
 def open_log(path: str | os.PathLike[str], *, discover: Discover = True, plugins: Sequence[object] = ()) -> LogReader:
