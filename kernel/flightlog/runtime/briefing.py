@@ -85,19 +85,17 @@ class Briefing:
 
     def _failing_services(self) -> list[PluginFault]:
         """What is wrong with services, as far as this session's log does not say so."""
-        told, self._failing = (
-            self._failing,
-            [
-                PluginFault(
-                    plugin=offer.plugin.name,
-                    hook=f"service {running.service.name}",
-                    error=self._around.redacting.text(running.error),
-                )
-                for offer in self._around.registry.offers
-                for running in offer.running
-                if running.error
-            ],
-        )
+        told = self._failing
+        self._failing = [
+            PluginFault(
+                plugin=offer.plugin.name,
+                hook=f"service {running.service.name}",
+                error=self._around.redacting.text(running.error),
+            )
+            for offer in self._around.registry.offers
+            for running in offer.running
+            if running.error
+        ]
         return [fault for fault in self._failing if fault not in told]
 
     def _switched(self, state: State, model: str) -> Sequence[RequestHeader]:

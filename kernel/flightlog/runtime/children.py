@@ -274,7 +274,7 @@ class Children:
                         if not wakes(journal.state):
                             await self._settle(self._outcome(task, journal))
                             return
-        except (InvariantViolation, SessionBusy, Fenced):
+        except InvariantViolation:
             raise
         except Exception as error:
             if isinstance(error, StoreError) and not isinstance(error, (LogCorrupt, SchemaTooNew)):

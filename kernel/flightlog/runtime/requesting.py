@@ -69,7 +69,7 @@ class Requests:
                 await recorder.flush()  # asking may take a while, and be cut off
             ending = await self._failure(attempt, journal.state.model, answer)
         else:
-            ending = [evolve(answer, price=price)]
+            ending = [evolve(answer, price=price) if price else answer]
         deltas, times_us = recorder.drain()
         return (*deltas, *ending), times_us
 
