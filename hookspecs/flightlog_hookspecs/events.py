@@ -21,7 +21,7 @@ from flightlog_hookspecs.tools import Effect, Mode, Outcome
 Slot = Literal["next_turn", "next_step"]
 Source = Literal["user", "plugin", "context", "resync", "subagent", "timer"]
 SpliceCause = Literal["accepted", "claimed", "withdrawn", "edited", "cancelled"]
-Verb = Literal["followup", "steer", "inject", "approve", "cancel"]
+Verb = Literal["followup", "steer", "inject", "approve", "cancel", "pause", "resume", "amend"]
 LetterOutcome = Literal["obeyed", "repeated", "refused"]
 TurnEndReason = Literal[
     "completed",
@@ -36,6 +36,8 @@ TurnEndReason = Literal[
     "interrupted",
 ]
 Decision = Literal["allowed", "denied", "cancelled"]
+TaskClass = Literal["core", "normal", "batch"]
+TaskStateName = Literal["pending", "running", "recovering", "paused", "completed", "failed", "cancelled"]
 AnswerFinish = Literal[FinishReason, "interrupted"]
 
 
@@ -480,6 +482,58 @@ class SubagentSettled:
 
 
 @frozen(kw_only=True)
+class TaskSubmitted:
+    """The session is a task's, whose id is the session's name: always row 2, and durable before anybody owns it.
+
+    `goal` is what is to be reached, with `parameters` in canonical JSON; `goal_check` names the check that alone
+    decides whether it is, "" for none. `model` is "adapter:model", `system` the host's part of the system text.
+
+    All its turns together have at most `max_steps` steps, and it fails after `max_recoveries` recoveries in a row
+    without a finished step. Times are Unix microseconds: it does not begin before `due_us` nor go on after
+    `deadline_us`. `agent` is the name and version of the host's own program, for those who ask later.
+    """
+
+    kind: ClassVar[Literal["task/submitted"]] = "task/submitted"
+    goal: str
+    model: str
+    parameters: str = "{}"
+    system: str = ""
+    task_class: TaskClass = "normal"
+    goal_check: str = ""
+    max_steps: int = 30
+    max_recoveries: int = 5
+    due_us: int | None = None
+    deadline_us: int | None = None
+    agent: str = ""
+
+
+@frozen(kw_only=True)
+class TaskAmended:
+    """A person has changed what is to be reached: from now on it is this `goal` with these `parameters`."""
+
+    kind: ClassVar[Literal["task/amended"]] = "task/amended"
+    goal: str
+    parameters: str = "{}"
+    by: str = ""
+
+
+@frozen(kw_only=True)
+class TaskState:
+    """Where the task stands from now on, and why.
+
+    `cause` is for programs, `message` for people. `goal_met` is what the goal check said, None where nobody asked one.
+    A paused one goes on by itself at `resume_at_us` (Unix microseconds), if that is set.
+    """
+
+    kind: ClassVar[Literal["task/state"]] = "task/state"
+    state: TaskStateName
+    cause: str = ""
+    message: str = ""
+    goal_met: bool | None = None
+    resume_at_us: int | None = None
+
+
+@frozen(kw_only=True)
 class PluginLoaded:
     """A plugin was registered while the session was open."""
 
@@ -539,6 +593,9 @@ Event = (
     | LetterTaken
     | SubagentSpawned
     | SubagentSettled
+    | TaskSubmitted
+    | TaskAmended
+    | TaskState
     | PluginLoaded
     | PluginUnloaded
     | PluginFault

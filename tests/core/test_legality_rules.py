@@ -37,6 +37,9 @@ from flightlog_hookspecs.events import (
     StepStart,
     SubagentSettled,
     SubagentSpawned,
+    TaskAmended,
+    TaskState,
+    TaskSubmitted,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -128,6 +131,11 @@ AGAIN = {"invocation_id": "u.1.1.1"}
 NEXT = evolve(OPENED, lock=1)
 LOADED = PluginLoaded(plugin="p", version="1")
 GONE = PluginUnloaded(plugin="p", version="1")
+SUBMITTED = TaskSubmitted(goal="look", model="a:m")
+AMENDED = TaskAmended(goal="look up")
+RUNS = TaskState(state="running")
+DONE = TaskState(state="completed")
+OF_TASK: Log = (CREATED, SUBMITTED, OPENED)
 FAULT = PluginFault(plugin="p", hook="h", error="broken")
 
 CASES: dict[str, list[Case]] = {
@@ -326,6 +334,22 @@ CASES: dict[str, list[Case]] = {
         ((*QUESTIONED, ALLOWED), SETTLED),
         ((*QUESTIONED, SETTLED), SETTLED),
     ],
+    "task-submitted": [
+        ((CREATED, SUBMITTED), SUBMITTED),
+        (REST, SUBMITTED),
+        ((CREATED, REPAIRED), SUBMITTED),
+    ],
+    "task-missing": [(REST, AMENDED), (REST, RUNS)],
+    "task-state": [
+        (OF_TASK, DONE),
+        (OF_TASK, evolve(RUNS, state="pending")),
+        ((*OF_TASK, RUNS), RUNS),
+        ((*OF_TASK, RUNS, DONE), AMENDED),
+        *(((*OF_TASK, RUNS, evolve(RUNS, state=end)), RUNS) for end in ("completed", "failed", "cancelled")),
+    ],
+    "task-ends-in-turn": [
+        ((*OF_TASK, RUNS, TurnStart()), evolve(RUNS, state=end)) for end in ("completed", "failed", "cancelled")
+    ],
     "result-call": [
         (CALLING, RESULT),
         (STARTED, UNSTARTED),
@@ -391,6 +415,9 @@ PLACES: dict[type, tuple[Log, Event]] = {
     LetterTaken: (QUESTIONED, TAKEN),
     SubagentSpawned: (STARTED, TASK),
     SubagentSettled: ((*STARTED, TASK, RESULT), CAME),
+    TaskSubmitted: ((CREATED,), SUBMITTED),
+    TaskAmended: (OF_TASK, AMENDED),
+    TaskState: (OF_TASK, RUNS),
     PluginFault: (STARTED, FAULT),
     PluginLoaded: (REST, LOADED),
     PluginUnloaded: ((*REST, LOADED), GONE),

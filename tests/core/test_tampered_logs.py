@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from flightlog.core.fold import asked_about, fold
 from flightlog.core.invariants import Illegal, check
 from flightlog.core.state import EMPTY, State
+from flightlog.core.task import FOLLOWING
 from flightlog_hookspecs.content import ToolCallBlock, text_blocks
 from flightlog_hookspecs.events import (
     ApprovalAsked,
@@ -31,6 +32,9 @@ from flightlog_hookspecs.events import (
     StepStart,
     SubagentSettled,
     SubagentSpawned,
+    TaskAmended,
+    TaskState,
+    TaskSubmitted,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -195,6 +199,8 @@ TWICE: dict[str, str | None] = {
     "letter/taken": "letter-once",
     "subagent/spawned": "spawned-by-call",
     "subagent/settled": "settled-once",
+    "task/submitted": "task-submitted",
+    "task/amended": None,
 }
 """The rule that refuses an event behind itself; None where it may be repeated."""
 
@@ -213,6 +219,8 @@ def test_an_event_written_twice_is_refused(log: LegalLog) -> None:
                 rules = {"splice-pending"}
             case ApprovalDecided():
                 rules = {"decided-asked" if record.event.decision == "cancelled" else None}
+            case TaskState(state=state_name):
+                rules = {None if state_name in FOLLOWING[state_name] else "task-state"}
             case _:
                 rules = {TWICE[record.event.kind]}
         assert refusal(after, record) in rules, record.event.kind
@@ -282,6 +290,13 @@ def traces(state: State, lost: Record, rest: Sequence[Record]) -> set[str]:
         case SubagentSettled(child=child):
             again = any(isinstance(r.event, SubagentSpawned) and r.event.child == child for r in rest)
             return {"spawned-twice"} if again else set()
+        case TaskSubmitted():
+            needed = any(isinstance(r.event, (TaskAmended, TaskState)) for r in rest)
+            return {"task-missing"} if needed else set()
+        case TaskState():
+            assert state.task is not None, "the log was legal"
+            then = next((r.event.state for r in rest if isinstance(r.event, TaskState)), None)
+            return {"task-state"} if then and then not in FOLLOWING[state.task.state] else set()
         case ToolCall(position=position):
             answered = any(isinstance(r.event, ToolResult) and r.event.position == position for r in in_step)
             return {"result-call"} if answered else set()

@@ -36,6 +36,9 @@ from flightlog_hookspecs.events import (
     StepStart,
     SubagentSettled,
     SubagentSpawned,
+    TaskAmended,
+    TaskState,
+    TaskSubmitted,
     ToolCall,
     ToolResult,
     ToolSpec,
@@ -131,6 +134,9 @@ EVENTS: tuple[Event, ...] = (
     SubagentSpawned(child="s/a", subagent="a", depth=1, invocation_id=f"{UID}.1.1.0", task="look", background=True),
     SubagentSettled(child="s/a", invocation_id=f"{UID}.1.1.0", reason="completed", result="blue"),
     SessionCreated(uid=UID, parent_session="s", parent_uid="p", depth=1, tools=("look",)),
+    TaskSubmitted(goal="look", model="a:m", parameters='{"at":"sky"}', task_class="core", due_us=1, agent="sky 1"),
+    TaskAmended(goal="look up", by="ada"),
+    TaskState(state="paused", cause="person", message="by ada", goal_met=False, resume_at_us=2),
 )
 GOLDEN = (
     ('{"uid":"0123456789abcdef0123456789abcdef","title":"Ünïcode"}', "c6532fcb80064de3"),
@@ -199,6 +205,12 @@ GOLDEN = (
         '{"uid":"0123456789abcdef0123456789abcdef","parent_session":"s","parent_uid":"p","depth":1,"tools":["look"]}',
         "22575c7229c1200d",
     ),
+    (
+        '{"model":"a:m","parameters":"{\\"at\\":\\"sky\\"}","task_class":"core","due_us":1,"agent":"sky 1"}',
+        "b85eb5b5e2a0d739",
+    ),
+    ('{"by":"ada"}', "89877a4758a61932"),
+    ('{"state":"paused","cause":"person","goal_met":false,"resume_at_us":2}', "bb6cf452c75cd1e6"),
 )
 """Of each row its data and the beginning of its digest."""
 

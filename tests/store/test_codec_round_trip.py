@@ -42,6 +42,9 @@ from flightlog_hookspecs.events import (
     SessionRepaired,
     SubagentSettled,
     SubagentSpawned,
+    TaskAmended,
+    TaskState,
+    TaskSubmitted,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -90,6 +93,10 @@ def words_of(event: Any) -> str | None:
             return event.task or None
         case SubagentSettled():
             return event.result or None
+        case TaskSubmitted() | TaskAmended():
+            return event.goal or None
+        case TaskState():
+            return event.message or None
         case PluginFault():
             return event.error or None
         case SessionRepaired():

@@ -24,6 +24,7 @@ COLUMNS = EventRow._fields
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """A log of one of nearly everything, without the guards, to do harm to and to heal again."""
     folded(sample_log.RECORDS)
+    folded(sample_log.TASK_RECORDS)
     path = tmp_path_factory.mktemp("log") / "s.db"
     write(str(path), [[record] for record in sample_log.RECORDS])
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:

@@ -80,7 +80,8 @@ def test_every_view_is_its_twin(tmp_path: Path, file: LegalFile) -> None:
 
 
 def test_the_views_of_a_log_of_nearly_everything_are_their_twins(tmp_path: Path) -> None:
-    file = LegalFile((sample_log.RECORDS[:1], sample_log.RECORDS[1:]))
+    appends = (sample_log.RECORDS[:1], sample_log.RECORDS[1:], sample_log.TASK_RECORDS[:2], sample_log.TASK_RECORDS[2:])
+    file = LegalFile(appends)
     write(str(tmp_path / "s.db"), file.appends)
     check_views(tmp_path / "s.db", file)
     assert all(twin(file.records) for twin in TWINS.values()), "there is something to see in every view"

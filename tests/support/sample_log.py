@@ -25,6 +25,9 @@ from flightlog_hookspecs.events import (
     SessionRepaired,
     StepEnd,
     StepStart,
+    TaskAmended,
+    TaskState,
+    TaskSubmitted,
     TokenPrice,
     ToolCall,
     ToolResult,
@@ -107,20 +110,36 @@ EVENTS: tuple[Event, ...] = (
         repair="r", rule="seq-dense", detail="seq 40 follows 34", dropped=3, digest="ab", backup="log.db.1"
     ),
 )
-RECORDS = tuple(
-    evolve(record, ignorable=isinstance(record.event, UnknownEvent))
-    for record in extended(
-        [
-            Record(
-                session="s",
-                seq=1,
-                at_us=1_700_000_000_000_000,
-                turn=None,
-                step=None,
-                epoch=0,
-                event=SessionCreated(uid=UID, title="t"),
-            )
-        ],
-        *EVENTS,
+
+
+def _records(session: str, uid: str, *events: Event) -> tuple[Record, ...]:
+    """`events` behind the creation of `session`."""
+    created = Record(
+        session=session,
+        seq=1,
+        at_us=1_700_000_000_000_000,
+        turn=None,
+        step=None,
+        epoch=0,
+        event=SessionCreated(uid=uid, title="t"),
     )
+    return tuple(
+        evolve(record, ignorable=isinstance(record.event, UnknownEvent)) for record in extended([created], *events)
+    )
+
+
+RECORDS = _records("s", UID, *EVENTS)
+TASK_RECORDS = _records(
+    "task",
+    "v" * 32,
+    TaskSubmitted(goal="look at every star\0", model="a:m", agent="sky 1", due_us=1_700_000_000_000_001),
+    SessionOpened(pid=1, host="h", kernel_version="0"),
+    TaskState(state="running"),
+    TurnStart(),
+    StepStart(),
+    TaskState(state="recovering", cause="crash"),
+    StepEnd(),
+    TaskAmended(goal="look at the sun", by="ada"),
+    TurnEnd(reason="paused"),
+    TaskState(state="paused", cause="person", message="by \0", goal_met=False, resume_at_us=1_700_000_000_000_002),
 )

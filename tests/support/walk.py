@@ -14,6 +14,7 @@ from flightlog.core.fold import asked_about, fold, placed
 from flightlog.core.history import EncodedRequest, History
 from flightlog.core.invariants import check
 from flightlog.core.state import EMPTY, Call, State
+from flightlog.core.task import ENDED, FOLLOWING
 from flightlog.testing import FakeModel
 from flightlog_hookspecs.content import Block, TextBlock, ThinkingBlock, ToolCallBlock
 from flightlog_hookspecs.events import (
@@ -43,6 +44,9 @@ from flightlog_hookspecs.events import (
     StepStart,
     SubagentSettled,
     SubagentSpawned,
+    TaskAmended,
+    TaskState,
+    TaskSubmitted,
     TokenPrice,
     ToolCall,
     ToolResult,
@@ -89,6 +93,14 @@ _prices = st.none() | st.builds(
     cached_pico=st.none() | st.integers(0, 999),
     cache_write_pico=st.none() | st.just(3_750_000),
 )
+_tasks = st.builds(
+    TaskSubmitted,
+    goal=_words,
+    model=st.sampled_from(["fake:model", "\0"]),
+    task_class=st.sampled_from(["core", "normal", "batch"]),
+    due_us=st.none() | st.just(START_US),
+    agent=_brief,
+)
 _text_blocks = st.builds(TextBlock, text=_words)
 _given_blocks = st.one_of(_text_blocks, _text_blocks, values.files())
 """What users and tools give to a model."""
@@ -123,7 +135,8 @@ class Walk:
         self._random = Random(self.seed)
         origin = self._drawn(st.sampled_from([0, 0, 0, 1, 2]))
         link = self._drawn(st.sampled_from(_links))
-        self.append(SessionCreated(uid=f"uid of {self.session}", title=self._drawn(_brief), origin_turn=origin, **link))
+        created = SessionCreated(uid=f"uid of {self.session}", title=self._drawn(_brief), origin_turn=origin, **link)
+        self.append(created, *([self._drawn(_tasks)] if self._random.random() < 0.3 else []))
 
     def move(self) -> None:
         """Make one of the moves that are possible now."""
@@ -168,6 +181,8 @@ class Walk:
         yield from (self._accept, self._accept, self._take_letter, self._ignorable, self._reopen)
         if state.unsettled:
             yield self._settle
+        if state.task and not state.task.ended:
+            yield from (self._move_task, self._move_task, self._amend)
         if self._random.random() < 0.1:
             yield from (self._fault, *([self._decide] if state.questions else []))
         if state.next_turn or state.next_step:
@@ -242,6 +257,21 @@ class Walk:
             reason=self._drawn(_words),
         )
         return (*self._accept(), taken) if taken.outcome == "obeyed" else (taken,)
+
+    def _move_task(self) -> tuple[Event, ...]:
+        assert self.state.task is not None, "asked for a task only"
+        following = FOLLOWING[self.state.task.state] - (ENDED if self.state.turn_open else frozenset())
+        moved = TaskState(
+            state=self._drawn(st.sampled_from(sorted(following))),
+            cause=self._drawn(_brief),
+            message=self._drawn(_words),
+            goal_met=self._drawn(st.none() | st.booleans()),
+            resume_at_us=self._drawn(st.none() | st.just(START_US)),
+        )
+        return (moved,)
+
+    def _amend(self) -> tuple[Event, ...]:
+        return (TaskAmended(goal=self._drawn(_words), by=self._drawn(_brief)),)
 
     def _edit(self) -> tuple[Event, ...]:
         slot, start, message_id = self._waiting()

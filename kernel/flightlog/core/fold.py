@@ -11,6 +11,7 @@ from typing import Any
 
 from attrs import evolve
 
+from flightlog.core import task as tasks
 from flightlog.core.context import told
 from flightlog.core.doubt import after_result
 from flightlog.core.state import NO_COUNTS, Call, Pending, State, Step, changed
@@ -37,6 +38,9 @@ from flightlog_hookspecs.events import (
     StepStart,
     SubagentSettled,
     SubagentSpawned,
+    TaskAmended,
+    TaskState,
+    TaskSubmitted,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -122,7 +126,8 @@ def _step_start(state: State, event: StepStart, seq: int, epoch: int) -> State:
 
 
 def _step_end(state: State, event: StepEnd, seq: int, epoch: int) -> State:
-    return changed(state, step=None, last_step=state.step)
+    task = tasks.stepped(state.task) if state.task else None
+    return changed(state, step=None, last_step=state.step, task=task)
 
 
 def _user_message(state: State, event: UserMessage, seq: int, epoch: int) -> State:
@@ -224,6 +229,23 @@ def _settled(state: State, event: SubagentSettled, seq: int, epoch: int) -> Stat
     return changed(state, unsettled=tuple(child for child in state.unsettled if child != event.child))
 
 
+def _submitted(state: State, event: TaskSubmitted, seq: int, epoch: int) -> State:
+    return changed(state, task=tasks.submitted(event))
+
+
+def _task(state: State) -> tasks.Task:
+    assert state.task is not None, "legality guarantees a task here"
+    return state.task
+
+
+def _amended(state: State, event: TaskAmended, seq: int, epoch: int) -> State:
+    return changed(state, task=tasks.amended(_task(state), event))
+
+
+def _task_state(state: State, event: TaskState, seq: int, epoch: int) -> State:
+    return changed(state, task=tasks.moved(_task(state), event))
+
+
 def _loaded(state: State, event: PluginLoaded, seq: int, epoch: int) -> State:
     return changed(state, plugins=(*state.plugins, PluginVersion(name=event.plugin, version=event.version)))
 
@@ -263,6 +285,9 @@ _APPLY: dict[type, Callable[[State, Any, int, int], State]] = {
     LetterTaken: _letter_taken,
     SubagentSpawned: _spawned,
     SubagentSettled: _settled,
+    TaskSubmitted: _submitted,
+    TaskAmended: _amended,
+    TaskState: _task_state,
     PluginLoaded: _loaded,
     PluginUnloaded: _unloaded,
 }

@@ -12,6 +12,7 @@ from typing import Any, Final
 from flightlog.core.context import fits, spans_fit
 from flightlog.core.fold import asked_about, placed
 from flightlog.core.state import Call, State, Step
+from flightlog.core.task import ENDED, FOLLOWING, Task
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.events import (
     ApprovalAsked,
@@ -37,6 +38,9 @@ from flightlog_hookspecs.events import (
     StepStart,
     SubagentSettled,
     SubagentSpawned,
+    TaskAmended,
+    TaskState,
+    TaskSubmitted,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -72,6 +76,10 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         "spawned-depth": "a child stands one level below its parent",
         "spawned-twice": "a child is given a task once that before is settled, and only one in the background another",
         "settled-once": "subagent/settled names a task of a child that is not settled yet",
+        "task-submitted": "task/submitted is the second event and stands before any owner",
+        "task-missing": "task events stand in the session of a task",
+        "task-state": "a task goes from one state only to those that may follow it, and from an ended one to none",
+        "task-ends-in-turn": "a task is completed, failed or cancelled outside of turns",
         "claim-lost": "a claimed message enters a step before anything else happens",
         "claim-content": "a claimed message enters the step unchanged",
         "section-shape": "a message about a prompt section is one of context, in one or two texts",
@@ -222,6 +230,30 @@ def _settled(state: State, event: SubagentSettled) -> None:
         raise Illegal("settled-once", f"child {event.child!r} has no open task {event.invocation_id!r}")
 
 
+def _submitted(state: State, event: TaskSubmitted) -> None:
+    if state.epoch != 0 or state.closed or state.task is not None:
+        raise Illegal("task-submitted", "task/submitted at this point")
+
+
+def _of_task(state: State, event: TaskAmended | TaskState) -> Task:
+    if state.task is None:
+        raise Illegal("task-missing", f"{event.kind} in a session without a task")
+    return state.task
+
+
+def _amended(state: State, event: TaskAmended) -> None:
+    if (task := _of_task(state, event)).ended:
+        raise Illegal("task-state", f"task/amended once it was {task.state}")
+
+
+def _task_state(state: State, event: TaskState) -> None:
+    task = _of_task(state, event)
+    if event.state not in FOLLOWING[task.state]:
+        raise Illegal("task-state", f"{event.state} after {task.state}")
+    if event.state in ENDED and state.turn_open:
+        raise Illegal("task-ends-in-turn", f"{event.state} inside turn {state.turn}")
+
+
 def _unloaded(state: State, event: PluginUnloaded) -> None:
     if PluginVersion(name=event.plugin, version=event.version) not in state.plugins:
         raise Illegal("plugin-loaded", f"plugin {event.plugin!r} {event.version} is not registered")
@@ -311,7 +343,7 @@ def _tool_result(state: State, event: ToolResult) -> None:
 
 
 _RAISES_EPOCH: Final = frozenset({SessionCreated, SessionOpened})
-_NEEDS_NO_OWNER: Final = _RAISES_EPOCH | {SessionRepaired}
+_NEEDS_NO_OWNER: Final = _RAISES_EPOCH | {SessionRepaired, TaskSubmitted}
 _FOLLOWS_CLAIM: Final = frozenset({InboxSplice, StepStart, UserMessage})
 
 
@@ -353,6 +385,9 @@ _CHECKS: dict[type, Callable[[State, Any], object]] = {
     LetterTaken: _letter_taken,
     SubagentSpawned: _spawned,
     SubagentSettled: _settled,
+    TaskSubmitted: _submitted,
+    TaskAmended: _amended,
+    TaskState: _task_state,
     PluginLoaded: _anywhere,
     PluginUnloaded: _unloaded,
     PluginFault: _anywhere,

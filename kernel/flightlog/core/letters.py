@@ -10,7 +10,12 @@
 | approve  | there was no such question                  |                                      | refused  |
 | cancel   | a turn is open                              | the queue leaves, unless it is kept  | obeyed   |
 | cancel   | idle, and messages wait that are not kept   | the queue leaves                     | obeyed   |
+| cancel   | idle otherwise, in a task's session         | task/state cancelled                 | obeyed   |
 | cancel   | idle otherwise                              |                                      | refused  |
+| pause    | its task has not ended and is not paused    | task/state paused                    | obeyed   |
+| resume   | its task is paused                          | task/state pending                   | obeyed   |
+| amend    | its task has not ended                      | task/amended                         | obeyed   |
+| pause, resume, amend | otherwise                       |                                      | refused  |
 """
 
 from __future__ import annotations
@@ -24,9 +29,18 @@ from attrs import frozen
 from flightlog.core import inbox
 from flightlog.core.fold import asked_about
 from flightlog.core.state import State
+from flightlog.core.task import PAUSED_BY_PERSON, Task
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.errors import UsageError
-from flightlog_hookspecs.events import ApprovalDecided, Event, InboxSplice, LetterTaken, Verb
+from flightlog_hookspecs.events import (
+    ApprovalDecided,
+    Event,
+    InboxSplice,
+    LetterTaken,
+    TaskAmended,
+    TaskState,
+    Verb,
+)
 
 
 @frozen(kw_only=True)
@@ -56,9 +70,42 @@ class Stop:
     keep_queue: bool = True
 
 
-Body = Words | Answer | Stop
-BODIES: Final[Mapping[Verb, type[Words | Answer | Stop]]] = MappingProxyType(
-    {"followup": Words, "steer": Words, "inject": Words, "approve": Answer, "cancel": Stop}
+@frozen(kw_only=True)
+class Pause:
+    """The wish that a task rests until it is resumed. With `now`, running tools get no time to end by themselves."""
+
+    by: str
+    now: bool = False
+
+
+@frozen(kw_only=True)
+class Resume:
+    """The wish that a paused task goes on."""
+
+    by: str
+
+
+@frozen(kw_only=True)
+class Amend:
+    """What a task is to reach from now on; None for what stays as it was."""
+
+    by: str
+    goal: str | None = None
+    parameters: str | None = None
+
+
+Body = Words | Answer | Stop | Pause | Resume | Amend
+BODIES: Final[Mapping[Verb, type[Body]]] = MappingProxyType(
+    {
+        "followup": Words,
+        "steer": Words,
+        "inject": Words,
+        "approve": Answer,
+        "cancel": Stop,
+        "pause": Pause,
+        "resume": Resume,
+        "amend": Amend,
+    }
 )
 
 
@@ -105,10 +152,34 @@ def taking(state: State, letter: Letter, earlier: InboxSplice | None) -> tuple[E
             return (decided, _taken(letter, "the question was settled before" if late else ""))
         case Letter(body=Stop() as stop):
             dropped = () if stop.keep_queue else inbox.removed(state, inbox.waiting(state), "cancelled")
+            if state.task and not state.task.ended and not state.turn_open:
+                return (*dropped, TaskState(state="cancelled", cause=stop.cause), _taken(letter))
             idle = not state.turn_open and not dropped
             return (*dropped, _taken(letter, "nothing was running" if idle else ""))
+        case Letter(body=Pause() | Resume() | Amend() as wish):
+            if state.task is None:
+                return (_taken(letter, "this session is no task's"),)
+            return _of_task(state.task, letter, wish)
         case _:
             raise AssertionError("the codec gives each verb its own body")
+
+
+def _of_task(task: Task, letter: Letter, wish: Pause | Resume | Amend) -> tuple[Event, ...]:
+    if task.ended:
+        return (_taken(letter, f"the task is {task.state}"),)
+    match wish:
+        case Pause():
+            if task.state == "paused" and task.at.cause == PAUSED_BY_PERSON:
+                return (_taken(letter, "the task is paused already"),)
+            return (TaskState(state="paused", cause=PAUSED_BY_PERSON, message=f"by {wish.by}"), _taken(letter))
+        case Resume():
+            if task.state != "paused":
+                return (_taken(letter, f"the task is not paused, it is {task.state}"),)
+            return (TaskState(state="pending", cause="resumed", message=f"by {wish.by}"), _taken(letter))
+        case Amend():
+            goal = task.goal if wish.goal is None else wish.goal
+            parameters = task.parameters if wish.parameters is None else wish.parameters
+            return (TaskAmended(goal=goal, parameters=parameters, by=wish.by), _taken(letter))
 
 
 def _taken(letter: Letter, why_not: str = "") -> LetterTaken:

@@ -8,6 +8,7 @@ two against each other.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -38,6 +39,9 @@ from flightlog_hookspecs.events import (
     StepStart,
     SubagentSettled,
     SubagentSpawned,
+    TaskAmended,
+    TaskState,
+    TaskSubmitted,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -242,6 +246,31 @@ def usage(records: Records) -> list[Row]:
     ]
 
 
+def tasks(records: Records) -> list[Row]:
+    """(session, class, state, cause, message, goal_met, goal, model, agent, step_count, max_steps, recoveries, ...).
+
+    The last three are submitted_at, changed_at and due_at.
+    """
+    goals = {record.session: _shown(amended) for record, amended in _of(records, TaskAmended)}
+    moves = {record.session: (record, moved) for record, moved in _of(records, TaskState)}
+    finished = Counter(record.session for record, _ in _of(records, StepEnd))
+    recovered = Counter(record.session for record, moved in _of(records, TaskState) if moved.state == "recovering")
+    rows: list[Row] = []
+    for record, task in _of(records, TaskSubmitted):
+        last, at = moves.get(record.session, (record, None))
+        due_us = at.resume_at_us if at else task.due_us
+        met = None if at is None or at.goal_met is None else int(at.goal_met)
+        stands = (at.state, _name(at), _shown(at)) if at else ("pending", None, None)
+        rows.append(
+            (
+                *(record.session, task.task_class, *stands, met, goals.get(record.session) or _shown(task)),
+                *(_name(task), _status(task), finished[record.session], task.max_steps, recovered[record.session]),
+                *(record.at_us, last.at_us, due_us),
+            )
+        )
+    return rows
+
+
 def timeline(records: Records) -> list[Row]:
     """(session, seq, at, turn, step, kind, what, status, text)."""
     rows: list[Row] = []
@@ -271,6 +300,7 @@ TWINS: Final[Mapping[str, Callable[[Records], list[Row]]]] = MappingProxyType(
             approvals,
             plugin_errors,
             usage,
+            tasks,
             timeline,
         )
     }
@@ -314,6 +344,10 @@ def _words(event: Event) -> str | None:
             return displayed(event.task) or None
         case SubagentSettled():
             return displayed(event.result) or None
+        case TaskSubmitted() | TaskAmended():
+            return displayed(event.goal) or None
+        case TaskState():
+            return displayed(event.message) or None
         case PluginFault():
             return displayed(event.error) or None
         case SessionRepaired():
@@ -352,6 +386,12 @@ def _name(event: Event) -> str | None:
             return event.verb
         case SubagentSpawned() | SubagentSettled():
             return displayed(event.child)
+        case TaskSubmitted():
+            return displayed(event.model)
+        case TaskAmended():
+            return displayed(event.by)
+        case TaskState():
+            return displayed(event.cause) or None
         case PluginFault() | PluginLoaded() | PluginUnloaded():
             return displayed(event.plugin)
         case AssistantDelta():
@@ -394,6 +434,10 @@ def _status(event: Event) -> str | None:
             return displayed(event.subagent)
         case SubagentSettled():
             return event.reason
+        case TaskSubmitted():
+            return displayed(event.agent) or None
+        case TaskState():
+            return event.state
         case SessionCreated():
             return displayed(event.parent_session) or None
         case PluginLoaded() | PluginUnloaded():

@@ -10,6 +10,7 @@ from attrs import frozen
 
 from flightlog.core.doubt import NO_DOUBTS, Signature, signature
 from flightlog.core.growing_set import GrowingSet
+from flightlog.core.task import Task
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.events import (
     ApprovalAsked,
@@ -123,7 +124,7 @@ class State:
     with the row of its result; `repair` is the id of the last repair;
     `depth` and `tools` are those of `session/created`, `parent` is the uid of the parent there; `children` holds the
     newest task of each child ever, `unsettled` the names of those of whose task nothing has come yet, and `assigned`
-    the invocation ids of all tasks.
+    the invocation ids of all tasks; `task` is what the session is for, None when it is no task's.
     """
 
     uid: str = ""
@@ -152,6 +153,7 @@ class State:
     children: Mapping[str, SubagentSpawned] = NO_CHILDREN
     unsettled: tuple[str, ...] = ()
     assigned: GrowingSet[str] = NO_IDS
+    task: Task | None = None
     header: RequestHeader | None = None
     header_seq: int = 0
     context: Mapping[str, str] = NO_CONTEXT

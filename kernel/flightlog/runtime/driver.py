@@ -42,7 +42,7 @@ class Driver:
         self._requests = Requests(journal, around, Briefing(journal, around, model=model, system=system))
         self._scope: trio.CancelScope | None = None
         self._runner: ToolRunner | None = None
-        self._cause = ""
+        self._end: TurnEnd | None = None
         self._dropped: frozenset[str] = frozenset()
         self._leaving = False
 
@@ -52,35 +52,44 @@ class Driver:
         With `now`, running tools get no time to end by themselves. Without `keep_queue`, what waits in the
         inbox by now leaves it in the same append as the turn's end; what comes later is kept.
         """
+        grace_s = 0 if now else self._around.limits.cancel_grace_s
+        ends = self.end(TurnEnd(reason="aborted", cause=cause), grace_s=grace_s)
+        if ends and not keep_queue:
+            self._dropped |= waiting(self._journal.state)
+        return ends
+
+    def end(self, end: TurnEnd, *, grace_s: float) -> bool:
+        """End the open turn with `end`: a stream at once, running tools within `grace_s`. False when there is none.
+
+        What was said first counts, but the shortest grace does.
+        """
         if self._scope is None and not self._journal.state.turn_open:
             return False
-        if not keep_queue:
-            self._dropped |= waiting(self._journal.state)
-        self._cause = self._cause or cause
+        self._end = self._end or end
         if self._scope:
             self._scope.cancel()
         if self._runner:
-            self._runner.stop(grace_s=0 if now else self._around.limits.cancel_grace_s)
+            self._runner.stop(grace_s)
         return True
 
     def leave(self) -> None:
         """End the running turn as `cancel` does, unless what is left of it in the end only waits for people."""
-        self._leaving = self._leaving or not self._cause
+        self._leaving = self._leaving or self._end is None
         self.cancel(SESSION_CLOSED)
 
     async def settle(self) -> None:
-        """Close a suspended turn that was cancelled while nobody drove it."""
-        if self._cause:
-            await close_turn(self._journal, TurnEnd(reason="aborted", cause=self._cause), dropped=self._dropped)
-            self._forget_cancel()
+        """Close a turn that was ended while nobody drove it."""
+        if self._end:
+            await close_turn(self._journal, self._end, dropped=self._dropped)
+            self._forget_end()
 
     async def run(self) -> None:
-        """Drive until idle, or until the open turn was cancelled. The bracket closes whatever happens.
+        """Drive until idle, or until the open turn was ended from outside. The bracket closes whatever happens.
 
         A fault of a plugin ends its turn with reason error. A storage fault, a bug and the host's own
         cancel are raised, the latter two once the turn is closed.
         """
-        if self._cause:
+        if self._end:
             await self.settle()
             return
         self._scope = trio.CancelScope()
@@ -92,10 +101,10 @@ class Driver:
                     await self._journal.append(lambda state: removed(state, self._dropped, "cancelled"), barrier=True)
             finally:
                 self._scope = None
-                self._forget_cancel()
+                self._forget_end()
 
-    def _forget_cancel(self) -> None:
-        self._cause, self._dropped, self._leaving = "", frozenset(), False
+    def _forget_end(self) -> None:
+        self._end, self._dropped, self._leaving = None, frozenset(), False
 
     async def _loop_contained(self) -> bool:
         """Loop until idle. False when a fault of a plugin ended a turn, and what waits is still to be run."""
@@ -103,7 +112,7 @@ class Driver:
             await self._loop()
         except BaseException as error:
             in_turn = self._journal.state.turn_open
-            end = _end_for(leaves(error), self._cause)
+            end = _end_for(leaves(error), self._end)
             stays = self._leaving and self._journal.state.suspended
             if end is not None and not (stays and end.reason == "aborted"):
                 end = evolve(end, message=self._around.redacting.text(end.message))
@@ -188,13 +197,13 @@ def _steered(message_id: str, hook: str, content: tuple[Block, ...], state: Stat
     return evolve(accepted(state, "steer", message_id, content), source="plugin", hook=hook)
 
 
-def _end_for(errors: list[BaseException], cause: str) -> TurnEnd | None:
+def _end_for(errors: list[BaseException], wanted: TurnEnd | None) -> TurnEnd | None:
     """How the turn ends when the loop was left by `errors`; None when nothing can be written any more."""
     if any(isinstance(error, StoreError) for error in errors):
         return None  # the next open closes the turn
     faults = [error for error in errors if not isinstance(error, trio.Cancelled)]
     if not faults:
-        return TurnEnd(reason="aborted", cause=cause or "host")
+        return wanted or TurnEnd(reason="aborted", cause="host")
     if isinstance(faults[0], KeyboardInterrupt):
         return TurnEnd(reason="aborted", cause="KeyboardInterrupt")
     return TurnEnd(reason="error", code=type(faults[0]).__name__, message=str(faults[0]))

@@ -7,6 +7,7 @@ append at once; a death in between ends that turn and that call anyway.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
@@ -14,8 +15,9 @@ from typing import Final, Protocol
 import trio
 
 from flightlog.core.inbox import wakes
-from flightlog.core.letters import Answer, Letter, Stop, Words, taking
+from flightlog.core.letters import Answer, Letter, Pause, Stop, Words, taking
 from flightlog.core.state import State
+from flightlog.core.task import PAUSED_BY_PERSON
 from flightlog.runtime.approvals import Approvals
 from flightlog.runtime.clock import Strides
 from flightlog.runtime.driver import Driver
@@ -24,7 +26,7 @@ from flightlog.runtime.journal import Journal
 from flightlog.store.letter_codec import checked_files, decode_letter
 from flightlog.store.store import Store
 from flightlog_hookspecs.errors import Fenced, ForkedProcess, LogCorrupt, StoreError, StoreStopped
-from flightlog_hookspecs.events import Event, LetterTaken, Record
+from flightlog_hookspecs.events import Event, LetterTaken, Record, TurnEnd
 
 POLL_S: Final = 0.02
 """How often the file is asked whether a letter has come: seldom enough to cost nothing, often enough to answer."""
@@ -71,6 +73,10 @@ class Letterbox:
             return
         if isinstance(letter.body, Stop):
             self._driver.cancel(letter.body.cause, now=letter.body.now)
+        elif isinstance(letter.body, Pause):
+            self._driver.end(
+                TurnEnd(reason="paused", cause=PAUSED_BY_PERSON), grace_s=0 if letter.body.now else math.inf
+            )
         elif isinstance(letter.body, Answer):
             self._approvals.tell()
 

@@ -83,7 +83,8 @@ class ToolRunner:
                     await self._schedule(nursery, runnable)
                 except trio.Cancelled:
                     # The nursery waits for the bodies, which are shielded.
-                    self.stop(self._around.limits.cancel_grace_s)
+                    if not self._stopped.is_set():  # else whoever cancels has said how long they may take
+                        self.stop(self._around.limits.cancel_grace_s)
                     raise
 
     def _sort(self, calls: Sequence[Call]) -> tuple[list[Runnable], list[tuple[Call, ToolResult, Blob | None]]]:

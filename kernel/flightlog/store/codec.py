@@ -53,6 +53,9 @@ _LIFTED_FIELD: Final = {
     "letter/taken": "reason",
     "subagent/spawned": "task",
     "subagent/settled": "result",
+    "task/submitted": "goal",
+    "task/amended": "goal",
+    "task/state": "message",
     "plugin/error": "error",
     "session/repaired": "detail",
 }
@@ -88,6 +91,7 @@ class EventRow(NamedTuple):
     cost_pico: int | None
     currency: str | None
     duration_us: int | None
+    due_at: int | None
     text: str | None
     text_blob: bytes | None
     data: str

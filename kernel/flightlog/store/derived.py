@@ -27,6 +27,9 @@ from flightlog_hookspecs.events import (
     SessionRepaired,
     SubagentSettled,
     SubagentSpawned,
+    TaskAmended,
+    TaskState,
+    TaskSubmitted,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -53,6 +56,7 @@ class Derived(NamedTuple):
     cost_pico: int | None = None
     currency: str | None = None
     duration_us: int | None = None
+    due_at: int | None = None
 
 
 def derived_from(event: Event) -> Derived:
@@ -136,5 +140,22 @@ def derived_from(event: Event) -> Derived:
             )
         case SubagentSettled():
             return Derived(message_id=shown(event.invocation_id), name=shown(event.child), status=event.reason)
+        case TaskSubmitted():
+            return Derived(
+                attempt=event.max_steps,
+                role=event.task_class,
+                name=shown(event.model),
+                status=shown(event.agent) or None,
+                due_at=event.due_us,
+            )
+        case TaskAmended():
+            return Derived(name=shown(event.by))
+        case TaskState():
+            return Derived(
+                position=None if event.goal_met is None else int(event.goal_met),
+                name=shown(event.cause) or None,
+                status=event.state,
+                due_at=event.resume_at_us,
+            )
         case _:
             return Derived()

@@ -2,7 +2,7 @@
 -- columns: event
 session, seq, kind, at, turn, step, epoch, ignorable, attempt, position, place, ref_seq, call_id, message_id,
   slot, role, name, status, input_tokens, output_tokens, cached_tokens, cache_write_tokens, cost_pico, currency,
-  duration_us, text, text_blob, data, digest
+  duration_us, due_at, text, text_blob, data, digest
 -- columns: letter
 id, uid, session, key, at, verb, data, digest
 
@@ -81,7 +81,7 @@ SELECT max(seq) FROM events WHERE session = ? AND kind = 'session/opened'
 
 -- name: insert_event
 INSERT INTO events({event})
-VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)
+VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)
 -- name: insert_delta
 INSERT INTO delta_texts(session, seq, i, at_ms, text) VALUES(?,?,?,?,?)
 -- name: insert_letter

@@ -12,7 +12,7 @@ CREATE TABLE session_keys(
 ) STRICT;
 
 -- The log. `data` is the event in canonical JSON, opaque to SQL, except that the words of a message
--- stand once, in `text`. The columns from `attempt` to `duration_us` are derived from the event for
+-- stand once, in `text`. The columns from `attempt` to `due_at` are derived from the event for
 -- the views and compared with it on load. `digest` chains each row to the one before it.
 CREATE TABLE events(
   id            INTEGER PRIMARY KEY CHECK(id > 0),
@@ -41,6 +41,7 @@ CREATE TABLE events(
   cost_pico     INTEGER,           -- 10^-12 of the currency, where price and tokens are known
   currency      TEXT,
   duration_us   INTEGER,
+  due_at        INTEGER,           -- Unix microseconds: when something is to go on by itself
   text          TEXT,
   text_blob     BLOB,              -- digest of the whole text when `text` is only its beginning
   data          TEXT    NOT NULL,
@@ -56,6 +57,8 @@ CREATE INDEX events_bracket ON events(session, turn, step, kind, attempt)
      OR kind = 'request/failed' OR kind = 'assistant/message' OR kind = 'tool/result';
 CREATE INDEX events_decided ON events(session, ref_seq) WHERE kind = 'approval/decided';
 CREATE INDEX events_inbox   ON events(session, message_id, seq) WHERE slot IS NOT NULL;
+CREATE INDEX events_task    ON events(kind, session, seq)
+  WHERE kind = 'task/submitted' OR kind = 'task/amended' OR kind = 'task/state' OR kind = 'checkpoint/written';
 CREATE UNIQUE INDEX events_letter ON events(session, message_id) WHERE kind = 'letter/taken';  -- no letter is taken twice
 
 CREATE TRIGGER events_insert BEFORE INSERT ON events BEGIN

@@ -118,6 +118,21 @@ LEFT JOIN events a ON a.session = r.session AND a.turn = r.turn AND a.step = r.s
 WHERE r.kind = 'request/sent' AND r.turn > coalesce(c.position, 0)  -- there: the turn that a fork was made at
 GROUP BY k.name, r.turn, a.currency;  -- by the name: so a question about one session reads that session only
 
+-- view: tasks
+-- One row a task, which is named like its session: where it stands, since when and why. `goal` is what is to be reached now, `goal_met` what the goal check
+-- said last (1, 0, or NULL where none was asked). `recoveries` counts how often it was taken up from a dead worker.
+-- `due_at` is when it begins or goes on by itself.
+CREATE VIEW tasks AS
+SELECT k.name AS session, s.role AS class, coalesce(t.status, 'pending') AS state, t.name AS cause, t.text AS message, t.position AS goal_met,
+       coalesce(a.text, s.text) AS goal, s.name AS model, s.status AS agent,
+       (SELECT count(*) FROM events e WHERE e.session = s.session AND e.kind = 'step/end') AS step_count, s.attempt AS max_steps,
+       (SELECT count(*) FROM events e WHERE e.session = s.session AND e.kind = 'task/state' AND e.status = 'recovering') AS recoveries,
+       s.at AS submitted_at, coalesce(t.at, s.at) AS changed_at, CASE WHEN t.id IS NULL THEN s.due_at ELSE t.due_at END AS due_at
+FROM events s JOIN session_keys k USING(session)
+LEFT JOIN events t ON t.id = (SELECT id FROM events WHERE session = s.session AND kind = 'task/state' ORDER BY seq DESC LIMIT 1)
+LEFT JOIN events a ON a.id = (SELECT id FROM events WHERE session = s.session AND kind = 'task/amended' ORDER BY seq DESC LIMIT 1)
+WHERE s.kind = 'task/submitted';
+
 -- view: timeline
 -- The flight log for reading: one line an event, in the order they were written. `at` is UTC.
 CREATE VIEW timeline AS
