@@ -59,6 +59,7 @@ class Judge:
     memo: bool
     essences: Mapping[str, Essence]
     requests: Mapping[str, frozenset[str]]
+    background: frozenset[str]
     registry: Registry
     drives: int = field(default=0, init=False)
     _endings: dict[object, Ending] = field(factory=dict, init=False)
@@ -67,16 +68,18 @@ class Judge:
     def by(cls, bench: Bench, workload: Workload, seed: int, unbroken: Log, *, memo: bool = True) -> Judge:
         """A judge who compares with the `unbroken` log.
 
-        A child is not compared: which call has it, and so its name, depends on the crash. Its effects are.
+        A child is not compared: which call has it, and so its name, depends on the crash. Its effects are, and what
+        it was sent and what came of it are judged.
         """
         grown_up = [name for name, records in unbroken.records.items() if not _parent(records)]
-        essences = {name: oracles.essence(unbroken.messages[name]) for name in grown_up}
+        background = oracles.in_background(unbroken.all_records())
+        essences = {name: oracles.essence(unbroken.messages[name], background) for name in grown_up}
         requests = {
             name: frozenset(r.event.sha256 for r in records if isinstance(r.event, RequestSent))
             for name, records in unbroken.records.items()
             if name in essences
         }
-        return cls(bench, workload, seed, memo, essences, requests, registry_of(workload))
+        return cls(bench, workload, seed, memo, essences, requests, background, registry_of(workload))
 
     async def ending(self, files: Files, found: Found, number: int) -> Ending:
         """What life `number` comes to that begins with `files`, which open with what was `found`."""
@@ -102,9 +105,10 @@ class Judge:
                 broken += oracles.recovery(records, counts[name])
             broken += oracles.one_outcome(records)
             broken += oracles.streamed(records)
+            broken += oracles.tasks(records, log.messages)
             if _parent(records):
                 continue
-            broken += oracles.conversation(log.messages[name], self.essences[name])
+            broken += oracles.conversation(log.messages[name], self.essences[name], self.background)
             if self.workload.steady:
                 broken += oracles.requests(records, self.requests[name])
         if lost := self.essences.keys() - log.records.keys():

@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import dropwhile
 from typing import Any, Final, Literal
 
 from attrs import frozen
 
+from flightlog.core.children import GO_ON as CHILD_GO_ON
 from flightlog.core.fold import fold
+from flightlog.core.inbox import keyed_id
 from flightlog.core.state import EMPTY
 from flightlog.testing.faults.workloads import GO_ON
 from flightlog.testing.faults.world import Committed, Done, Ended, Fact, Failed, Held, Posted, Reached
@@ -55,6 +57,7 @@ Row = tuple[Any, ...]
 
 _NOWHERE: Final = 2**62
 """The id of a row that never was."""
+_WISHES: Final = (GO_ON, CHILD_GO_ON)
 _CUT_OFF: Final = ("not_started", "aborted", "unknown")
 _CLOSING: Final = (AssistantMessage, RequestFailed, ToolResult, ApprovalDecided, SubagentSettled, StepEnd, TurnEnd)
 
@@ -177,13 +180,16 @@ def streamed(records: Sequence[Record]) -> Iterator[Broken]:
 def recovery(records: Sequence[Record], known: int) -> Iterator[Broken]:
     """P4: behind the first `known` records stand the new owner's mark and what closes the open turn, no more.
 
-    A turn that waits for people, and for nothing else, is not closed.
+    A turn that waits for people, and for nothing else, is not closed. A session that had come to rest may have no
+    new owner: nobody opens a child that has settled.
     """
     state = EMPTY
     for record in records[:known]:
         state = fold(state, record.event, record.seq, record.epoch)
     is_open = state.turn_open and not state.suspended
     added = [record.event for record in records[known:] if not isinstance(record.event, SessionCreated)]
+    if not added and not is_open:
+        return
     if not added or not isinstance(added[0], SessionOpened):
         yield Broken("P4", f"recovery begins with {added[0].kind if added else 'nothing'}")
     for event in added[1:] if is_open else []:
@@ -224,10 +230,11 @@ def effects(facts: Sequence[Fact]) -> Iterator[Broken]:
 def intents(facts: Sequence[Fact], records: Sequence[Record]) -> Iterator[Broken]:
     """P6: each effect has its `tool/call`; P5: each result that says ok has its effect. `records` of all sessions.
 
-    The effect of a call that gave a child a task is the child's.
+    The effect of a call that gave a child a task, or sent it words, is the child's.
     """
     done = {fact.invocation_id for fact in facts if isinstance(fact, Done)}
     delegated = {record.event.invocation_id for record in records if isinstance(record.event, SubagentSpawned)}
+    delegated |= {invocation_id for invocation_id, _, _ in _sent(records)}
     calls = {record.event.invocation_id for record in records if isinstance(record.event, ToolCall)}
     yield from (Broken("P6", f"{invocation_id} took effect, and no call says so") for invocation_id in done - calls)
     by_row = {(r.session, r.seq): r.event.invocation_id for r in records if isinstance(r.event, ToolCall)}
@@ -239,6 +246,50 @@ def intents(facts: Sequence[Fact], records: Sequence[Record]) -> Iterator[Broken
                 yield Broken("P5", f"{invocation_id} is reported as done and never took effect")
 
 
+def tasks(records: Sequence[Record], log: Mapping[str, Sequence[Message]]) -> Iterator[Broken]:
+    """P4: the task of a child comes to one end. P7: what its parent sent it, and what came of it, arrives once.
+
+    `records` are the parent's, `log` holds the messages of all sessions. Of children in the background only, since a
+    call that waits for its child is answered for both, and of those that had begun.
+    """
+    messages = Counter(message.message_id for message in _said(log[records[0].session]))
+    ended = Counter(record.event.invocation_id for record in records if isinstance(record.event, SubagentSettled))
+    spawned = [record.event for record in records if isinstance(record.event, SubagentSpawned)]
+    for task in spawned:
+        if (times := ended[task.invocation_id]) != 1:
+            yield Broken("P4", f"the task {task.task!r} of {task.child!r} has {times} ends")
+        if task.background and (times := messages[keyed_id(f"{task.invocation_id} settled")]) != 1:
+            yield Broken("P7", f"what came of the task {task.task!r} of {task.child!r} was told {times} times")
+    sent = [(task.invocation_id, task.child, task.task) for task in spawned if task.background]
+    for invocation_id, child, text in [*sent, *_sent(records)]:
+        times = sum(message.message_id == keyed_id(invocation_id) for message in _said(log.get(child, ())))
+        if times != 1 and child in log:
+            yield Broken("P7", f"{child!r} was told {text!r} {times} times")
+
+
+def _said(messages: Sequence[Message]) -> list[UserMessage]:
+    return [message for message in messages if isinstance(message, UserMessage)]
+
+
+def _sent(records: Sequence[Record]) -> Iterator[tuple[str, str, str]]:
+    """What calls have sent to children that were there: the invocation id, the child, the words."""
+    children = {record.event.child for record in records if isinstance(record.event, SubagentSpawned)}
+    given = {record.event.invocation_id for record in records if isinstance(record.event, SubagentSpawned)}
+    calls = {(record.session, record.seq): record.event for record in records if isinstance(record.event, ToolCall)}
+    for record in records:
+        if isinstance(record.event, ToolResult) and record.event.outcome == "ok" and record.event.call_seq:
+            call = calls[record.session, record.event.call_seq]
+            arguments = json.loads(call.arguments)
+            if arguments.get("child") in children and call.invocation_id not in given:
+                yield call.invocation_id, arguments["child"], arguments["task"]
+
+
+def in_background(records: Iterable[Record]) -> frozenset[str]:
+    """The subagents that worked in the background for whoever wrote `records`."""
+    spawned = (record.event for record in records if isinstance(record.event, SubagentSpawned))
+    return frozenset(task.subagent for task in spawned if task.background)
+
+
 @frozen
 class Essence:
     """What a conversation comes to: what was said to it, what came of each call (None: unknown), the last words."""
@@ -248,8 +299,12 @@ class Essence:
     last: str
 
 
-def essence(messages: Sequence[Message]) -> Essence:
-    """A conversation without what a crash or a cancel cut off, and without the host's wishes to go on."""
+def essence(messages: Sequence[Message], background: Collection[str] = ()) -> Essence:
+    """A conversation without what a crash or a cancel cut off, and without wishes to go on.
+
+    What a child is called, and at which task it ended, differs from run to run: of subagents in the
+    `background`, only the tasks that they were given count. `tasks` judges the rest.
+    """
     said: Counter[str] = Counter()
     outcomes: dict[tuple[str, str], str | None] = {}
     waiting: list[ToolCallBlock] = []
@@ -257,21 +312,26 @@ def essence(messages: Sequence[Message]) -> Essence:
     for message in messages:
         match message:
             case UserMessage():
-                said[message.text] += message.text != GO_ON
+                said[message.text] += message.text not in _WISHES and message.source != "subagent"
             case AssistantMessage():
                 waiting = [block for block in message.content if isinstance(block, ToolCallBlock)]
                 last = last if message.interrupted else message.text
             case ToolResult():
                 call = waiting.pop(0)
                 if message.outcome not in ("not_started", "aborted"):
-                    text = None if message.outcome == "unknown" else message.text
-                    outcomes[call.name, json.dumps(json.loads(call.arguments))] = text
+                    arguments = json.loads(call.arguments)
+                    text: str | None = message.text
+                    if call.name in background:
+                        arguments, text = {"task": arguments["task"]}, message.outcome
+                    outcomes[call.name, json.dumps(arguments)] = None if message.outcome == "unknown" else text
     return Essence(+said, outcomes, last)
 
 
-def conversation(messages: Sequence[Message], unbroken: Essence) -> Iterator[Broken]:
+def conversation(
+    messages: Sequence[Message], unbroken: Essence, background: Collection[str] = ()
+) -> Iterator[Broken]:
     """P7: the conversation comes to what the unbroken one came to; an unknown outcome stands for any."""
-    found = essence(messages)
+    found = essence(messages, background)
     if found.said != unbroken.said:
         yield Broken("P7", f"lost {dict(unbroken.said - found.said)}, doubled {dict(found.said - unbroken.said)}")
     if found.calls.keys() != unbroken.calls.keys():

@@ -116,6 +116,7 @@ _OTHER_MODEL: Final = "diligent:other"
 _NUDGES_MAX: Final = 20
 _WAITS_SHARE: Final = 0.2
 _BESIDE_SHARE: Final = 0.5
+_STARTED: Final = re.compile("Started as '([^']+)'")
 
 
 @frozen
@@ -204,24 +205,40 @@ async def _back(view: StepView) -> Switch | None:
 class Delegated(Script):
     """A script whose steps may call a subagent "helper": each task of it is the text of an order `within`.
 
-    The host resumes on its own a child that a crash has cut off.
+    With `background` it works beside them, and a task that `sends` names is sent to the child of another task; a
+    waiting one that a crash has cut off is resumed by the host on its own.
     """
 
     within: tuple[Order, ...] = ()
+    background: bool = False
+    sends: Mapping[str, str] = field(factory=dict)
 
     @property
     def orders(self) -> dict[str, Order]:
         """Those of the children, too."""
         return {**super().orders, **{order.text: order for order in self.within}}
 
+    @property
+    def steady(self) -> bool:
+        """What comes of a child in the background is told at whatever step it has come to."""
+        return super().steady and not self.background
+
     def plugins(self, world: World) -> Sequence[object]:
         """The subagent as well."""
-        helper = Subagent(name="helper", description="Helps.", prompt="Help.", model=self.model)
+        helper = Subagent(
+            name="helper", description="Helps.", prompt="Help.", model=self.model, background=self.background
+        )
         return [*super().plugins(world), Bundle(subagents=[helper])]
+
+    def adapter(self) -> FakeModel:
+        """One that knows which child it sends more to."""
+        return Leader(self.orders, self.sends)
 
     async def run(self, kernel: Kernel, world: World) -> None:
         """Work through the orders, then see to it that the children come to their end, too."""
         await super().run(kernel, world)
+        if self.background:
+            return  # their parent's owner has seen to it
         reader = kernel.read(self.sessions[0][0])
         spawned = [record.event for record in reader.records() if isinstance(record.event, SubagentSpawned)]
         for child in spawned:
@@ -234,7 +251,7 @@ class Delegated(Script):
             return  # a death came before it began
         async with kernel.session(child, model=self.model, limits=_LIMITS) as session:
             for _ in range(_NUDGES_MAX):
-                await session.run()
+                await session.run(children=True)
                 if not session.pending and finished(self.orders, kernel.read(child).messages()):
                     return
                 await world.followup(session, GO_ON)
@@ -305,7 +322,7 @@ class _Host:
     async def _run(self, session: Session) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._approve, session)
-            if await session.run():
+            if await session.run(children=True):
                 self.world.held(session.token)
             nursery.cancel_scope.cancel()
 
@@ -345,12 +362,28 @@ class Diligent(FakeModel):
             for step in self._orders[text].steps:
                 if missing := [call for call in step if call not in settled(messages)]:
                     said = words(f"I work on {text}.", chunk=8)
-                    wanted = calls(*((name, {"task": task}) for name, task in missing))
+                    wanted = calls(*((name, self._arguments(name, task, messages)) for name, task in missing))
                     return [*said[:2], _pause, *said[2:], *wanted]
         return words(last_words(self._orders, messages), chunk=8)
 
+    def _arguments(self, name: str, task: str, messages: Sequence[Message]) -> dict[str, str]:  # noqa: ARG002
+        return {"task": task}
+
     def _is_cancelled(self, text: str) -> bool:
         return text in self._orders and self._orders[text].way == "cancelled"
+
+
+class Leader(Diligent):
+    """Sends a child another task. When it is not known what the child is called, another one gets it."""
+
+    def __init__(self, orders: Mapping[str, Order], sends: Mapping[str, str]) -> None:
+        super().__init__(orders)
+        self._sends = sends
+
+    def _arguments(self, name: str, task: str, messages: Sequence[Message]) -> dict[str, str]:
+        said = results(messages).get((name, self._sends.get(task, "")), "")
+        started = _STARTED.search(said)
+        return {"task": task} | ({"child": started[1]} if started else {})
 
 
 class Fickle(Diligent):
@@ -378,15 +411,20 @@ def asked(orders: Mapping[str, Order], messages: Sequence[Message]) -> list[str]
 
 def settled(messages: Sequence[Message]) -> set[Call]:
     """The calls that are done, or must not be repeated since nobody knows."""
+    return set(results(messages))
+
+
+def results(messages: Sequence[Message]) -> dict[Call, str]:
+    """What came of those calls."""
     waiting: list[ToolCallBlock] = []
-    found: set[Call] = set()
+    found: dict[Call, str] = {}
     for message in messages:
         if isinstance(message, AssistantMessage):
             waiting = [block for block in message.content if isinstance(block, ToolCallBlock)]
         elif isinstance(message, ToolResult):
             call = waiting.pop(0)
             if message.outcome not in ("not_started", "aborted"):
-                found.add((call.name, json.loads(call.arguments)["task"]))
+                found[call.name, json.loads(call.arguments)["task"]] = message.text
     return found
 
 
@@ -430,6 +468,13 @@ SCRIPTS: Final = (
         "delegated",
         (("s", (Order("share", ((("write", "a"), ("helper", "dig")), (("send", "b"),))),)),),
         within=(Order("dig", ((("write", "c"), ("look", "d")),)),),
+    ),
+    Delegated(
+        "beside",
+        (("s", (Order("share", ((("write", "a"), ("helper", "dig")), (("helper", "more"),), (("send", "b"),))),)),),
+        within=(Order("dig", ((("write", "c"), ("look", "d")),)), Order("more", ((("send", "e"),),))),
+        background=True,
+        sends={"more": "dig"},
     ),
     Script(
         "interleaved",

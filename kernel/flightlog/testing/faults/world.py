@@ -84,6 +84,7 @@ class World:
 
     ledger: list[Fact] = field(factory=list)
     _barrier: bool = field(default=False, init=False)
+    _busy: bool = field(default=False, init=False)
     _ended: list[tuple[float, Ended]] = field(factory=list, init=False)
 
     def boundary(self, name: str, session: str, seq: int) -> None:
@@ -94,7 +95,7 @@ class World:
             self.ledger.append(Committed(session, seq, self._barrier))
         elif name in ("request", "tool"):
             self.ledger.append(Reached(session, seq, name))
-        elif name == "tool-done":
+        elif name == "tool-done" and not self._busy:
             self._ended.append((trio.current_time(), Ended(session, seq)))
 
     def held(self, token: HeadToken) -> None:
@@ -152,6 +153,7 @@ class World:
             self._barrier = barrier
             with self._failing():
                 begin(database, barrier=barrier)
+            self._busy = False
 
         def watched_commit(database: ApswDatabase) -> None:
             with self._failing():
@@ -168,7 +170,8 @@ class World:
         try:
             yield
         except Busy:
-            self._ended.clear()  # who waits for the file owes nothing meanwhile
+            self._busy = True  # who waits for the file owes nothing meanwhile
+            self._ended.clear()
             raise
         except StoreError:
             self._ended.clear()
