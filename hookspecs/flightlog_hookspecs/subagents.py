@@ -49,17 +49,17 @@ class ChildEnd:
 
 
 class Children(Protocol):
-    """The children of the session that a tool was called in. Each call may start one.
+    """The children of the session that a tool was called in. Each call may start one, as long as it lasts.
 
     What cannot be done is refused with a `ToolError` before anything happens: a tool that the parent lacks, too great
     a depth, a second child, a name that is not a child's.
     """
 
     async def run(self, subagent: Subagent, task: str) -> ChildEnd:
-        """Let a child work on `task` until it comes to rest. When the call is cancelled, so is the child."""
+        """Let a child work on `task` until it comes to rest. When the call is cancelled or ends, so is the child."""
 
     async def start(self, subagent: Subagent, task: str) -> str:
-        """Let a child work on `task` beside its parent; returns the child's name.
+        """Let a child work on `task` beside its parent; returns the child's name once the child has its task.
 
         A subagent that is registered under its name can also be taken up after a crash before its first request.
         """

@@ -28,7 +28,7 @@ from flightlog_hookspecs import (
     ToolContext,
     Verdict,
 )
-from flightlog_hookspecs.errors import PluginError, ProviderError
+from flightlog_hookspecs.errors import PluginError, ProviderError, ToolError
 from flightlog_hookspecs.events import (
     ApprovalDecided,
     RequestHeader,
@@ -479,3 +479,61 @@ async def test_a_subagent_without_a_model_of_its_own_has_its_parents(tmp_path: P
     await family.run("go")
     (header,) = events_of(family.path, RequestHeader, child_of(family.path))
     assert f"{header.head.adapter}:{header.head.model}" == "fake:m"
+
+
+async def test_a_wait_for_a_child_that_outlives_its_call_is_cut_off_and_settled_before_the_result(
+    tmp_path: Path,
+) -> None:
+    ends: list[object] = []
+
+    async def careless(context: ToolContext) -> str:
+        """Leave a task behind that waits for a child."""
+
+        async def wait() -> None:
+            try:
+                ends.append(await context.children.run(family.subagents[0], "look around"))
+            except ToolError as error:
+                ends.append(error)
+
+        elsewhere.start_soon(wait)
+        await began.wait()
+        return "done"
+
+    async def never() -> str:
+        """Look for ever."""
+        began.set()
+        await trio.sleep_forever()
+        return ""
+
+    began = trio.Event()
+    tools = [Tool(body=careless, effect="read"), Tool(body=never, name="look", effect="read")]
+    family = Family(tmp_path, [calls(("careless", {})), words("I see.")], LOOKING, tools=tools)
+    async with trio.open_nursery() as elsewhere:
+        await family.run("go")
+    assert [settled.reason for settled in events_of(family.path, SubagentSettled)] == ["aborted"]
+    assert len(ends) == 1
+    assert isinstance(ends[0], ToolError)
+    kinds = kinds_of(family.path)
+    assert kinds.index("subagent/settled") < kinds.index("tool/result")
+    assert result_of(family).text == "done"
+    assert verified(family.path, *family.models)
+
+
+async def test_a_call_that_has_ended_starts_no_child(tmp_path: Path) -> None:
+    kept: list[ToolContext] = []
+
+    async def keep(context: ToolContext) -> str:
+        """Keep the port."""
+        kept.append(context)
+        return "done"
+
+    family = Family(tmp_path, [calls(("keep", {})), words("I see.")], LOOKING, tools=[Tool(body=keep, effect="read")])
+    async with family.session() as session:
+        await session.followup("go")
+        await session.run()
+        port = kept[0].children
+        assert port is not None
+        for use in (port.run, port.start):
+            with pytest.raises(ToolError, match="has ended"):
+                await use(family.subagents[0], "look around")
+    assert "subagent/spawned" not in kinds_of(family.path)

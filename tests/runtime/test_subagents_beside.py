@@ -491,3 +491,34 @@ async def test_a_run_without_children_does_not_wait(tmp_path: Path) -> None:
         assert await session.run() is None
     assert isinstance(records_of(family.path)[-1].event, SessionClosed)
     assert isinstance(family.parent, FakeModel)
+
+
+async def test_a_cancel_that_comes_as_the_turn_ends_does_not_wait_for_the_children(tmp_path: Path) -> None:
+    gate, accepted = Gate(), []
+
+    def cancel(name: str, session: str, seq: int) -> None:
+        if name == "committed" and session == "s" and events_of(family.path, TurnEnd) and not accepted:
+            accepted.append(held[0].cancel())
+
+    family = Family(tmp_path, START, LOOKING, tools=[gate.tool], background=True, on_boundary=cancel)
+    held: list[Session] = []
+    async with family.session() as session:
+        held.append(session)
+        await session.followup("go")
+        turn = await session.run(children=True)
+        assert (accepted, turn is not None and turn.reason) == ([True], "completed")
+    assert events_of(family.path, SubagentSettled) == []
+
+
+async def test_a_call_that_says_it_has_started_one_has_given_it_its_task(tmp_path: Path) -> None:
+    """Whatever crashes then, the child is there to go on; one that is not there could only be reported."""
+    there: list[list[str]] = []
+
+    def look_at(name: str, session: str, seq: int) -> None:
+        if name == "committed" and session == "s" and not there and events_of(family.path, ToolResult):
+            accepted = events_of(family.path, InboxSplice, child_of(family.path))
+            there.append([block.text for message in accepted for block in message.content or ()])
+
+    family = Family(tmp_path, START, [words("Blue.")], background=True, on_boundary=look_at)
+    await family.run("go")
+    assert there == [["look around"]]

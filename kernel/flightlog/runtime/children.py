@@ -44,6 +44,7 @@ from flightlog_hookspecs.subagents import ChildEnd, Subagent
 
 CANCELLED: Final = "parent cancelled"
 LATE: Final = "time limit"
+_OUTLIVED: Final = "A call may have to do with children until it ends, and this one has ended."
 _WITHDRAWN: Final = TurnEnd(reason="aborted", cause="its task was withdrawn")
 
 
@@ -112,9 +113,15 @@ class Children:
         self.woken: Callable[[], None] = lambda: None
         """Called when the session was sent word of a child."""
 
-    def of_call(self, invocation_id: str, stopped: trio.Event) -> OfCall:
-        """The port of one call, which is to end once it is `stopped`."""
-        return OfCall(self, invocation_id, stopped)
+    @asynccontextmanager
+    async def of_call(self, invocation_id: str, stopped: trio.Event) -> AsyncIterator[OfCall]:
+        """The port of one call, while that lasts. It is to end once it is `stopped`."""
+        port = OfCall(self, invocation_id, stopped)
+        try:
+            yield port
+        finally:
+            with trio.CancelScope(shield=True):
+                await port.end()
 
     def take_up(self) -> None:
         """Go on with the children in the background whose task is not settled, unless that is done already."""
@@ -156,7 +163,7 @@ class Children:
     async def start(self, subagent: Subagent, text: str, invocation_id: str) -> str:
         """See `flightlog_hookspecs.Children`."""
         task, tools = await self._assign(subagent, text, invocation_id, background=True)
-        self._begin(task, subagent, tools)
+        await self._begin(task, subagent, tools).wait()
         return task.child
 
     async def send(self, subagent: Subagent, child: str, text: str, invocation_id: str, *, steer: bool) -> None:
@@ -234,19 +241,27 @@ class Children:
         except (SessionBusy, Fenced, LogCorrupt, SchemaTooNew, UsageError) as error:
             return self._failed(task, error)
 
-    def _begin(self, task: SubagentSpawned, subagent: Subagent | None, tools: tuple[str, ...] | None = None) -> None:
+    def _begin(
+        self, task: SubagentSpawned, subagent: Subagent | None, tools: tuple[str, ...] | None = None
+    ) -> trio.Event:
+        """Follow a child from now on. The event says that it has its task, or that there is something in the way."""
+        begun = trio.Event()
         # In a context of its own: it outlives the call, and is no part of the plugin that made the call.
-        Context().run(self._house.start_soon, self._follow, task, subagent, tools)
+        Context().run(self._house.start_soon, self._follow, task, subagent, tools, begun)
         self._followed[task.child] = trio.Event()
+        return begun
 
-    async def _follow(self, task: SubagentSpawned, subagent: Subagent | None, tools: tuple[str, ...] | None) -> None:
+    async def _follow(
+        self, task: SubagentSpawned, subagent: Subagent | None, tools: tuple[str, ...] | None, begun: trio.Event
+    ) -> None:
         """Drive a child in the background until its task is settled, or its parent closed."""
         try:
             while not self._leaving.is_set():
                 try:
-                    await self._followed_up(task, subagent, tools)
+                    await self._followed_up(task, subagent, tools, begun)
                     break
                 except StoreError:
+                    begun.set()
                     # Somebody else has it, and what comes of it is in its log then; or only a read of it failed.
                     self._journal.store.check_alive(in_place=False)
                     with trio.move_on_after(CHILD_POLL_S):
@@ -254,15 +269,17 @@ class Children:
         except StoreError as error:  # nothing can be written any more: the next owner goes on
             self._fault = error
         finally:
+            begun.set()
             self._followed.pop(task.child).set()
             self._tell()
 
     async def _followed_up(
-        self, task: SubagentSpawned, subagent: Subagent | None, tools: tuple[str, ...] | None
+        self, task: SubagentSpawned, subagent: Subagent | None, tools: tuple[str, ...] | None, begun: trio.Event
     ) -> None:
         try:
             async with self._opened(task, subagent, tools) as (child, journal):
                 await child.followup(task.task, key=task.invocation_id)
+                begun.set()
                 while True:
                     if key := goes_on_as(journal.state, task.invocation_id):
                         await child.followup(GO_ON, key=key)
@@ -341,25 +358,50 @@ class Children:
         self._news = trio.Event()
 
 
-@frozen
 class OfCall:
-    """`flightlog_hookspecs.Children` for one call."""
+    """`flightlog_hookspecs.Children` for one call, until that ends."""
 
-    _children: Children
-    _invocation_id: str
-    _stopped: trio.Event
+    def __init__(self, children: Children, invocation_id: str, stopped: trio.Event) -> None:
+        self._children = children
+        self._invocation_id = invocation_id
+        self._stopped = stopped
+        self._ended = False
+        self._waiting: dict[trio.CancelScope, trio.Event] = {}
 
     async def run(self, subagent: Subagent, task: str) -> ChildEnd:
         """Let a child work on `task` until it comes to rest."""
-        return await self._children.run(subagent, task, self._invocation_id, self._stopped)
+        self._check()
+        scope = trio.CancelScope()
+        over = self._waiting[scope] = trio.Event()
+        try:
+            with scope:
+                return await self._children.run(subagent, task, self._invocation_id, self._stopped)
+        finally:
+            del self._waiting[scope]
+            over.set()
+        raise ToolError(_OUTLIVED)
 
     async def start(self, subagent: Subagent, task: str) -> str:
         """Let a child work on `task` beside its parent."""
+        self._check()
         return await self._children.start(subagent, task, self._invocation_id)
 
     async def send(self, subagent: Subagent, child: str, text: str, *, steer: bool = False) -> None:
         """Give a background child more to do."""
+        self._check()
         await self._children.send(subagent, child, text, self._invocation_id, steer=steer)
+
+    async def end(self) -> None:
+        """The call ends: who still waits for a child, in a task that outlives it, is cut off. Settled on return."""
+        self._ended = True
+        while self._waiting:
+            scope, over = next(iter(self._waiting.items()))
+            scope.cancel()
+            await over.wait()
+
+    def _check(self) -> None:
+        if self._ended:
+            raise ToolError(_OUTLIVED)
 
 
 Watch = Callable[[trio.CancelScope, trio.Event], Awaitable[None]]

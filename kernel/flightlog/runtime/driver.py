@@ -45,6 +45,8 @@ class Driver:
         self._end: TurnEnd | None = None
         self._dropped: frozenset[str] = frozenset()
         self._leaving = False
+        self.ends = 0
+        """How often `end` found something to end, also when that then ended by itself."""
 
     def cancel(self, cause: str, *, now: bool = False, keep_queue: bool = True) -> bool:
         """End the open turn as aborted because of `cause`. False when there is none.
@@ -65,6 +67,7 @@ class Driver:
         """
         if self._scope is None and not self._journal.state.turn_open:
             return False
+        self.ends += 1
         self._end = self._end or end
         if self._scope:
             self._scope.cancel()

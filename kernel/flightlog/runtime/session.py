@@ -141,8 +141,10 @@ class Session:
         caller closes the turn, then goes on. Raises `StoreError` when the log cannot be written (reopen to
         resume) and `InvariantViolation` for a bug.
         """
+        ends = self._driver.ends
         turn = await self._run(wait=wait)
-        while children and (turn is None or turn.reason not in ("aborted", "paused")):
+        # A cancel that comes as the turn ends finds nothing to abort, and yet whoever runs it is to return.
+        while children and self._driver.ends == ends and not (turn and turn.reason in ("aborted", "paused")):
             state = self._journal.state
             if not wakes(state):
                 if not state.unsettled:

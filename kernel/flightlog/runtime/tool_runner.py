@@ -283,7 +283,7 @@ class ToolRunner:
         return failed(f"{late} {repair.UNKNOWN}", "unknown")
 
     async def _invoke(self, item: Runnable, intent: ToolCall, scope: trio.CancelScope) -> object:
-        state, ours = self._journal.state, on_our_thread(item.prepared.tool)
+        state = self._journal.state
         context = ToolContext(
             invocation_id=intent.invocation_id,
             session=self._journal.session,
@@ -294,9 +294,12 @@ class ToolRunner:
             deadline=scope.deadline,
             workspace=self._around.workspace,
             protected=self._around.protected,
-            children=self._around.children.of_call(intent.invocation_id, self._stopped) if ours else None,
         )
-        return await run_body(item.prepared, context, item.arguments, self._around.threads)
+        if not on_our_thread(item.prepared.tool):
+            return await run_body(item.prepared, context, item.arguments, self._around.threads)
+        async with self._around.children.of_call(intent.invocation_id, self._stopped) as children:
+            context = evolve(context, children=children)
+            return await run_body(item.prepared, context, item.arguments, self._around.threads)
 
     def stop(self, grace_s: float) -> None:
         """Give running bodies at most `grace_s` more seconds. May be called again, to hurry them."""

@@ -327,9 +327,7 @@ def essence(messages: Sequence[Message], background: Collection[str] = ()) -> Es
     return Essence(+said, outcomes, last)
 
 
-def conversation(
-    messages: Sequence[Message], unbroken: Essence, background: Collection[str] = ()
-) -> Iterator[Broken]:
+def conversation(messages: Sequence[Message], unbroken: Essence, background: Collection[str] = ()) -> Iterator[Broken]:
     """P7: the conversation comes to what the unbroken one came to; an unknown outcome stands for any."""
     found = essence(messages, background)
     if found.said != unbroken.said:
