@@ -77,6 +77,8 @@ BUGS = (
     Bug(saying.half_a_stream_taken_for_an_answer, power_loss, "tools", "P4", 13),
     Bug(saying.last_piece_of_a_flush_lost, power_loss, "words", "P4", 1),
     Bug(saying.recovery_that_says_it_anew_each_time, power_loss, "words", "P4", 11),
+    Bug(saying.settlement_apart_from_its_message, power_loss, "beside", "P7", 50),
+    Bug(saying.child_given_its_task_when_it_was_said_to_have_started, power_loss, "beside", "P7", 10),
     Bug(saving.witness_of_what_a_killed_process_cached, nested, "cancelled", "P3", 39),
     Bug(saying.words_under_the_last_owner_only, nested, "cancelled", "P4", 41, seed=4),
     Bug(saving.storage_error_swallowed, io_errors, "words", "P2 P3", 2),

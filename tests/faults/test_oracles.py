@@ -23,6 +23,7 @@ from flightlog_hookspecs.events import (
     RequestFailed,
     RequestSent,
     SessionOpened,
+    SubagentSettled,
     ToolResult,
     UserMessage,
 )
@@ -33,7 +34,18 @@ DONE = Done("id.1.1.0", "write", "write", '{"task": "a"}')
 @pytest.fixture(scope="module")
 def life() -> Life:
     """An unbroken run with tools."""
-    script = next(script for script in SCRIPTS if script.name == "tools")
+    return unbroken_life("tools")
+
+
+@pytest.fixture(scope="module")
+def family() -> Life:
+    """An unbroken run with a child in the background."""
+    return unbroken_life("beside")
+
+
+def unbroken_life(name: str) -> Life:
+    """A life of a script."""
+    script = next(script for script in SCRIPTS if script.name == name)
     with bench() as place, deterministic():
         return trio.run(
             lambda: watched_life(place, Disk(), {}, [], script, seed=0, number=0),
@@ -131,6 +143,33 @@ def test_p7_a_conversation_that_lacks_or_doubles_anything_is_found(life: Life) -
         assert promises(oracles.conversation(wrong, unbroken)) == {"P7"}
     unknown = evolve(other, outcome="unknown")
     assert not promises(oracles.conversation([*messages[:result], unknown, *messages[result + 1 :]], unbroken))
+
+
+def test_p4_and_p7_a_child_whose_task_is_lost_doubled_or_never_told_of_is_found(family: Life) -> None:
+    all_of_it, log = records(family), family.log.messages
+    (child,) = log.keys() - {"s"}
+    assert not promises(oracles.tasks(all_of_it, log))
+    settled = next(record for record in all_of_it if isinstance(record.event, SubagentSettled))
+    assert promises(oracles.tasks([record for record in all_of_it if record != settled], log)) == {"P4"}
+    assert promises(oracles.tasks([*all_of_it, settled], log)) == {"P4"}
+    told = [message for message in log["s"] if isinstance(message, UserMessage) and message.source == "subagent"]
+    sent = [message for message in log[child] if isinstance(message, UserMessage)]
+    assert (len(told), [message.text for message in sent]) == (1, ["dig", "more"])
+    for name, message in [("s", told[0]), *((child, message) for message in sent)]:
+        without = [other for other in log[name] if other != message]
+        for wrong in (without, [*log[name], message]):
+            assert promises(oracles.tasks(all_of_it, {**log, name: wrong})) == {"P7"}
+    assert promises(oracles.tasks(all_of_it, {"s": log["s"]})) == {"P7"}, "a call said that it had started"
+
+
+def test_p7_what_children_in_the_background_are_called_and_when_they_end_makes_no_difference(family: Life) -> None:
+    messages, background = family.log.messages["s"], oracles.in_background(records(family))
+    assert background == {"helper"}
+    unbroken = oracles.essence(messages, background)
+    assert unbroken.said.keys() == {"share"}
+    assert unbroken.calls["helper", '{"task": "more"}'] == "ok"
+    (child,) = family.log.messages.keys() - {"s"}
+    assert child not in str(unbroken)
 
 
 def test_p8_a_request_that_was_never_sent_is_found_unless_something_was_cut_off(life: Life) -> None:

@@ -90,10 +90,10 @@ def acknowledged_before_the_commit() -> Iterator[None]:
         late.append((content, key))
         return Accepted(message_id=inbox.keyed_id(key), token=session.token)
 
-    async def catching_up(session: Session) -> Turn | None:
+    async def catching_up(session: Session, **options: Any) -> Turn | None:
         for content, key in session.__dict__.pop("late", []):
             await followup(session, content, key=key)
-        return await run(session)
+        return await run(session, **options)
 
     with replaced(Session, "followup", hasty), replaced(Session, "run", catching_up):
         yield

@@ -7,12 +7,16 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import trio
 from attrs import evolve
 
 from flightlog.core import inbox, repair
+from flightlog.core.children import settling
 from flightlog.core.plan import follow
 from flightlog.core.state import State, Step
+from flightlog.runtime import children as runtime_children
 from flightlog.runtime import closing, recovery
+from flightlog.runtime.children import Children
 from flightlog.runtime.driver import Driver
 from flightlog.runtime.inbox import Inbox
 from flightlog.runtime.journal import Journal
@@ -22,7 +26,7 @@ from flightlog.store.codec import EventRow
 from flightlog.store.letter_codec import decode_letter
 from flightlog.store.store import Store
 from flightlog_hookspecs.content import TextBlock, text_blocks
-from flightlog_hookspecs.events import AssistantDelta, AssistantMessage, InboxSplice, TurnEnd
+from flightlog_hookspecs.events import AssistantDelta, AssistantMessage, InboxSplice, SubagentSettled, TurnEnd
 from planted import replaced
 
 
@@ -135,4 +139,34 @@ def recovery_that_says_it_anew_each_time() -> Iterator[None]:
             await journal.append(lambda state: inbox.accepted(state, "inject", number, note), barrier=True)
 
     with replaced(recovery, "close_turn", nagging):
+        yield
+
+
+@contextmanager
+def settlement_apart_from_its_message() -> Iterator[None]:
+    """That a child has settled is committed before the message that tells its parent."""
+    settle = Children._settle
+
+    async def piecemeal(children: Children, settled: SubagentSettled) -> None:
+        told = settling(children._journal.state, settled)
+        with replaced(runtime_children, "settling", lambda *_: told[:1]):
+            await settle(children, settled)
+        await children._journal.append(*told[1:], barrier=True)
+
+    with replaced(Children, "_settle", piecemeal):
+        yield
+
+
+@contextmanager
+def child_given_its_task_when_it_was_said_to_have_started() -> Iterator[None]:
+    """A call says that it has started a child that does not exist yet; one that never began cannot be taken up."""
+    begin = Children._begin
+
+    def hasty(children: Children, *task: Any) -> trio.Event:
+        begin(children, *task)
+        begun = trio.Event()
+        begun.set()
+        return begun
+
+    with replaced(Children, "_begin", hasty):
         yield

@@ -234,7 +234,7 @@ def intents(facts: Sequence[Fact], records: Sequence[Record]) -> Iterator[Broken
     """
     done = {fact.invocation_id for fact in facts if isinstance(fact, Done)}
     delegated = {record.event.invocation_id for record in records if isinstance(record.event, SubagentSpawned)}
-    delegated |= {invocation_id for invocation_id, _, _ in _sent(records)}
+    delegated |= {invocation_id for invocation_id, _ in _sent(records)}
     calls = {record.event.invocation_id for record in records if isinstance(record.event, ToolCall)}
     yield from (Broken("P6", f"{invocation_id} took effect, and no call says so") for invocation_id in done - calls)
     by_row = {(r.session, r.seq): r.event.invocation_id for r in records if isinstance(r.event, ToolCall)}
@@ -249,39 +249,43 @@ def intents(facts: Sequence[Fact], records: Sequence[Record]) -> Iterator[Broken
 def tasks(records: Sequence[Record], log: Mapping[str, Sequence[Message]]) -> Iterator[Broken]:
     """P4: the task of a child comes to one end. P7: what its parent sent it, and what came of it, arrives once.
 
-    `records` are the parent's, `log` holds the messages of all sessions. Of children in the background only, since a
-    call that waits for its child is answered for both, and of those that had begun.
+    `records` are the parent's, `log` holds the messages of all sessions. The messages are those of children in the
+    background, since a call that waits for its child is answered for both. A child of a call that was cut off may
+    never have begun.
     """
-    messages = Counter(message.message_id for message in _said(log[records[0].session]))
+    told = Counter(message.message_id for message in _said(log[records[0].session]))
     ended = Counter(record.event.invocation_id for record in records if isinstance(record.event, SubagentSettled))
-    spawned = [record.event for record in records if isinstance(record.event, SubagentSpawned)]
-    for task in spawned:
+    sent = dict(_sent(records))
+    for task in (record.event for record in records if isinstance(record.event, SubagentSpawned)):
         if (times := ended[task.invocation_id]) != 1:
             yield Broken("P4", f"the task {task.task!r} of {task.child!r} has {times} ends")
-        if task.background and (times := messages[keyed_id(f"{task.invocation_id} settled")]) != 1:
+        if task.background and (times := told[keyed_id(f"{task.invocation_id} settled")]) != 1:
             yield Broken("P7", f"what came of the task {task.task!r} of {task.child!r} was told {times} times")
-    sent = [(task.invocation_id, task.child, task.task) for task in spawned if task.background]
-    for invocation_id, child, text in [*sent, *_sent(records)]:
+        if task.background and task.child in log:
+            sent[task.invocation_id] = task.child
+    for invocation_id, child in sent.items():
         times = sum(message.message_id == keyed_id(invocation_id) for message in _said(log.get(child, ())))
-        if times != 1 and child in log:
-            yield Broken("P7", f"{child!r} was told {text!r} {times} times")
+        if times != 1:
+            yield Broken("P7", f"what call {invocation_id} sent to {child!r} was told {times} times")
 
 
 def _said(messages: Sequence[Message]) -> list[UserMessage]:
     return [message for message in messages if isinstance(message, UserMessage)]
 
 
-def _sent(records: Sequence[Record]) -> Iterator[tuple[str, str, str]]:
-    """What calls have sent to children that were there: the invocation id, the child, the words."""
-    children = {record.event.child for record in records if isinstance(record.event, SubagentSpawned)}
-    given = {record.event.invocation_id for record in records if isinstance(record.event, SubagentSpawned)}
+def _sent(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
+    """The calls that say that they sent something to a child in the background: their invocation id, and the child."""
+    tasks = [
+        record.event for record in records if isinstance(record.event, SubagentSpawned) and record.event.background
+    ]
+    given, children = {task.invocation_id: task.child for task in tasks}, {task.child for task in tasks}
     calls = {(record.session, record.seq): record.event for record in records if isinstance(record.event, ToolCall)}
     for record in records:
         if isinstance(record.event, ToolResult) and record.event.outcome == "ok" and record.event.call_seq:
             call = calls[record.session, record.event.call_seq]
-            arguments = json.loads(call.arguments)
-            if arguments.get("child") in children and call.invocation_id not in given:
-                yield call.invocation_id, arguments["child"], arguments["task"]
+            child = given.get(call.invocation_id) or json.loads(call.arguments).get("child")
+            if child in children:
+                yield call.invocation_id, child
 
 
 def in_background(records: Iterable[Record]) -> frozenset[str]:
