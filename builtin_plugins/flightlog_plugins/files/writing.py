@@ -10,7 +10,6 @@ from flightlog_hookspecs.errors import ToolError
 from flightlog_plugins.files.confinement import (
     Guarded,
     folder_at,
-    opened,
     opened_in,
     parts_of,
     saying,
@@ -90,16 +89,21 @@ def append_line(context: ToolContext, path: str, line: str) -> str:
     if "\n" in line or "\r" in line:
         raise ToolError("line must not contain a line break")
     raw = _encoded(f"{line}\n", "line")
-    with opened(context, path, os.O_RDWR | os.O_APPEND | os.O_CREAT) as fd:
-        size = os.fstat(fd).st_size
-        if size and os.pread(fd, 1, size - 1) != b"\n":
-            raw = b"\n" + raw
-        written = 0
-        try:
-            while written < len(raw):  # a disk that is nearly full takes a part
-                written += os.write(fd, raw[written:])
-        except OSError as error:
-            raise ToolError(f"{path}: {error.strerror}; {written} of {len(raw)} bytes were written") from error
+    *above, name = parts_of(path)
+    with folder_at(context, above, path) as folder:
+        status_of(context, folder, name, path)
+        with opened_in(folder, name, path, os.O_RDWR | os.O_APPEND | os.O_CREAT) as fd:
+            size = os.fstat(fd).st_size
+            if size and os.pread(fd, 1, size - 1) != b"\n":
+                raw = b"\n" + raw
+            written = 0
+            try:
+                while written < len(raw):  # a disk that is nearly full takes a part
+                    written += os.write(fd, raw[written:])
+            except OSError as error:
+                raise ToolError(f"{path}: {error.strerror}; {written} of {len(raw)} bytes were written") from error
+            keep(fd, path)
+        keep(folder, path)
     return f"appended to {path}"
 
 
