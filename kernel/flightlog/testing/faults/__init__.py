@@ -19,7 +19,17 @@ from flightlog.testing.faults.oracles import Broken, Promise
 from flightlog.testing.faults.power_loss import Crash, run_power_loss
 from flightlog.testing.faults.recorder import Fault, Plan
 from flightlog.testing.faults.report import Report, Violation
-from flightlog.testing.faults.workloads import GO_ON, SCRIPTS, Failing, Order, Script, Workload, named, random_script
+from flightlog.testing.faults.workloads import (
+    GO_ON,
+    SCRIPTS,
+    Failing,
+    Filing,
+    Order,
+    Script,
+    Workload,
+    named,
+    random_script,
+)
 from flightlog.testing.faults.world import World
 
 __all__ = [
@@ -29,6 +39,7 @@ __all__ = [
     "Crash",
     "Failing",
     "Fault",
+    "Filing",
     "Mode",
     "Order",
     "Plan",

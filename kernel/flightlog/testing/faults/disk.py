@@ -32,7 +32,9 @@ _GARBAGE_SHARE: Final = 0.3
 _TORN_SHARE: Final = 0.05
 
 Files = dict[str, bytes]
-"""Contents by name: "db", "wal", "journal", "head"."""
+"""Contents by name: "db", "wal", "journal", "head", and "files/..." for what tools wrote."""
+
+WORKSPACE: Final = "files/"
 
 
 def digest_of(files: Files) -> bytes:

@@ -30,7 +30,7 @@ from flightlog.testing.faults.oracles import Broken
 from flightlog.testing.faults.power_loss import Enough
 from flightlog.testing.faults.recorder import FAULTS, Plan, Recorder, checkpoints, recording
 from flightlog.testing.faults.report import Report
-from flightlog.testing.faults.workloads import Workload
+from flightlog.testing.faults.workloads import Workload, watched
 from flightlog.testing.faults.world import Fact, World
 from flightlog_hookspecs.errors import HeadMismatch, InvariantViolation, LogCorrupt, StoreError
 
@@ -122,7 +122,8 @@ class _Hunt:
     async def _lived(self, start: _Start, plan: Plan, world: World) -> Recorder:
         self.bench.lay_out(start.files)
         recorder = Recorder(self.bench.path, plan=plan)
-        with recording(recorder):
+        world.keep = recorder.keep
+        with recording(recorder, watched(self.workload)):
             try:
                 await live(
                     self.bench.path, self.workload, world, seed=self.seed, number=int(start.killed_at is not None)

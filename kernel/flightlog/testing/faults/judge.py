@@ -10,7 +10,7 @@ from attrs import define, field, frozen
 from flightlog.runtime.error_groups import leaves
 from flightlog.runtime.registry import Registry
 from flightlog.testing.faults import oracles
-from flightlog.testing.faults.disk import Files
+from flightlog.testing.faults.disk import WORKSPACE, Files, digest_of
 from flightlog.testing.faults.life import Bench, Found, Log, Row, live, read_log, recovered, registry_of
 from flightlog.testing.faults.oracles import Broken, Essence, Places
 from flightlog.testing.faults.workloads import Workload
@@ -49,8 +49,8 @@ class Ending:
 class Judge:
     """Knows what the unbroken run came to. `drives` counts how often it drove a log to its end.
 
-    With `memo` that is once for all files that open with the same rows and letters: a kernel knows nothing
-    else, so what it does from there is the same.
+    With `memo` that is once for all files that open with the same rows and letters, and hold the same of what tools
+    wrote: a kernel knows nothing else, so what it does from there is the same.
     """
 
     bench: Bench
@@ -79,11 +79,12 @@ class Judge:
             for name, records in unbroken.records.items()
             if name in essences
         }
-        return cls(bench, workload, seed, memo, essences, requests, background, registry_of(workload))
+        return cls(bench, workload, seed, memo, essences, requests, background, registry_of(workload, bench.workspace))
 
     async def ending(self, files: Files, found: Found, number: int) -> Ending:
         """What life `number` comes to that begins with `files`, which open with what was `found`."""
-        state = (number, found.state) if self.memo else object()
+        written = digest_of({name: raw for name, raw in files.items() if name.startswith(WORKSPACE)})
+        state = (number, found.state, written) if self.memo else object()
         if state not in self._endings:
             self.drives += 1
             self._endings[state] = await self._drive(files, found, number)
@@ -113,6 +114,7 @@ class Judge:
                 broken += oracles.requests(records, self.requests[name])
         if lost := self.essences.keys() - log.records.keys():
             broken.append(Broken("P7", f"there is no session {sorted(lost)}"))
+        broken += oracles.files(self.bench.photograph(), self.workload, log.all_records())
         calls = [
             record for record in log.all_records() if isinstance(record.event, (ToolCall, ToolResult, SubagentSpawned))
         ]

@@ -19,9 +19,9 @@ from flightlog.runtime.reader import LogReader
 from flightlog.runtime.registry import Registry
 from flightlog.store.store import Store
 from flightlog.testing.faults.determinism import clock_of, reseed
-from flightlog.testing.faults.disk import Disk, Files, Op
+from flightlog.testing.faults.disk import WORKSPACE, Disk, Files, Op
 from flightlog.testing.faults.recorder import Recorder, recording
-from flightlog.testing.faults.workloads import Workload
+from flightlog.testing.faults.workloads import Workload, watched
 from flightlog.testing.faults.world import Fact, World
 from flightlog.testing.memory import memory_folder
 from flightlog_hookspecs.events import Message, Record
@@ -46,12 +46,20 @@ class Bench:
         """The database's."""
         return f"{self.folder}/a.db"
 
+    @property
+    def workspace(self) -> str:
+        """The folder of what tools write: "files/..." among the files."""
+        return workspace_of(self.path)
+
     def lay_out(self, files: Files) -> None:
         """Let exactly `files` be there. The -shm never is: whoever opens first makes it anew anyway."""
+        self._lay_out_workspace({name: raw for name, raw in files.items() if name.startswith(WORKSPACE)})
         for name in ("-shm", *(suffix for file, suffix in _SUFFIXES.items() if file not in files)):
             if os.path.exists(self.path + name):
                 os.unlink(self.path + name)
         for file, content in files.items():
+            if file not in _SUFFIXES:
+                continue
             # Not emptied first: that would give its memory back, only to take as much again.
             fd = os.open(self.path + _SUFFIXES[file], os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             os.pwrite(fd, content, 0)
@@ -65,14 +73,36 @@ class Bench:
             if os.path.exists(self.path + suffix):
                 with open(self.path + suffix, "rb") as content:
                     found[file] = content.read()
+        for path in self._in_workspace():
+            with open(path, "rb") as content:
+                found[WORKSPACE + os.path.relpath(path, self.workspace)] = content.read()
         return found
+
+    def _lay_out_workspace(self, files: Files) -> None:
+        for path in self._in_workspace():
+            os.unlink(path)
+        for name, content in files.items():
+            path = os.path.join(self.workspace, name.removeprefix(WORKSPACE))
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "xb") as file:
+                file.write(content)
+
+    def _in_workspace(self) -> list[str]:
+        return [os.path.join(above, name) for above, _, names in os.walk(self.workspace) for name in names]
+
+
+def workspace_of(path: str) -> str:
+    """The folder beside the database `path` that tools write in."""
+    return os.path.join(os.path.dirname(path), WORKSPACE.rstrip("/"))
 
 
 @contextmanager
 def bench() -> Iterator[Bench]:
     """A bench that is gone afterwards."""
     with memory_folder() as folder:
-        yield Bench(str(folder))
+        place = Bench(str(folder))
+        os.mkdir(place.workspace)
+        yield place
 
 
 @frozen
@@ -152,11 +182,13 @@ async def new_log(bench: Bench) -> Files:
 async def live(path: str, workload: Workload, world: World, *, seed: int, number: int) -> None:
     """Let a kernel on `path` work through `workload`."""
     reseed(seed)
+    world.workspace = workspace_of(path)
     with world.watching(), trio.move_on_after(_HANGS_S) as patience:
         async with open_kernel(
             path,
             discover=False,
             plugins=workload.plugins(world),
+            workspace=world.workspace,
             clock=clock_of(number),
             on_boundary=world.boundary,
         ) as kernel:
@@ -165,9 +197,9 @@ async def live(path: str, workload: Workload, world: World, *, seed: int, number
         raise Hung
 
 
-def registry_of(workload: Workload) -> Registry:
+def registry_of(workload: Workload, workspace: str = "") -> Registry:
     """The workload's plugins, for lives in which no tool runs and nothing is said."""
-    return load_plugins(discover=False, plugins=workload.plugins(World()))
+    return load_plugins(discover=False, plugins=workload.plugins(World(workspace=workspace)))
 
 
 async def recovered(
@@ -209,7 +241,8 @@ async def watched_life(
     bench.lay_out(files)
     world = World(list(facts))
     recorder = Recorder(bench.path, lambda: len(world.ledger))
-    with recording(recorder):
+    world.keep = recorder.keep
+    with recording(recorder, watched(workload)):
         await live(bench.path, workload, world, seed=seed, number=number)
         recorder.stopped = True
     return Life(
@@ -217,5 +250,5 @@ async def watched_life(
         ops=recorder.ops,
         facts=world.ledger,
         found=look(bench.path),
-        log=read_log(bench.path, registry_of(workload)),
+        log=read_log(bench.path, registry_of(workload, bench.workspace)),
     )

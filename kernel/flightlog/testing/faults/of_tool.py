@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from attrs import frozen
 
@@ -23,26 +23,33 @@ class _ToolScript(Script):
     prepared: PreparedTool
 
     def plugins(self, world: World) -> Sequence[object]:
-        """The model, and the tool as the laboratory can run it: on the kernel's own thread, and in order."""
-        tool = self.prepared.tool
+        """The model, and the tool as the laboratory can run it."""
+        return [Bundle(tools=[stand_in(self.prepared, world)], adapters=[self.adapter()])]
 
-        async def body(context: ToolContext, task: str) -> object:
-            leading = (context,) if self.prepared.wants_context else ()
-            value = tool.body(*leading, **self.prepared.arguments(task))
-            value = await value if inspect.isawaitable(value) else value
-            world.done(context, tool.name, tool.effect, {"task": task})
-            return value
 
-        stand_in = Tool(
-            body=body,
-            name=tool.name,
-            description=self.prepared.spec.description,
-            parameters={"type": "object", "properties": {"task": {"type": "string"}}, "required": ["task"]},
-            mode=tool.mode,
-            effect=tool.effect,
-            timeout_s=tool.timeout_s,
-        )
-        return [Bundle(tools=[stand_in], adapters=[self.adapter()])]
+def stand_in(prepared: PreparedTool, world: World, said: Callable[[object], object] = lambda value: value) -> Tool:
+    """A tool as the laboratory can run it: on the kernel's own thread, and in order. It returns what is `said` of it.
+
+    Its one argument is `task`, the arguments of the tool as JSON. It takes effect as its body ends.
+    """
+    tool = prepared.tool
+
+    async def body(context: ToolContext, task: str) -> object:
+        leading = (context,) if prepared.wants_context else ()
+        value = tool.body(*leading, **prepared.arguments(task))
+        value = await value if inspect.isawaitable(value) else value
+        world.done(context, tool.name, tool.effect, {"task": task})
+        return said(value)
+
+    return Tool(
+        body=body,
+        name=tool.name,
+        description=prepared.spec.description,
+        parameters={"type": "object", "properties": {"task": {"type": "string"}}, "required": ["task"]},
+        mode=tool.mode,
+        effect=tool.effect,
+        timeout_s=tool.timeout_s,
+    )
 
 
 def script_of(tool: Tool, *calls: Mapping[str, object], name: str = "") -> Script:

@@ -8,7 +8,7 @@
 | P4 | recovery only closes turns that wait for nobody; a call has one outcome; recovering twice is recovering once |
 | P5 | what may not be repeated takes effect at most once |
 | P6 | whatever took effect has its call in the log |
-| P7 | in the end the conversation is that of a run that was never broken |
+| P7 | in the end the conversation is that of a run that was never broken, and so is what tools wrote |
 | P8 | where nothing was cut off, so is each request, byte for byte |
 | P9 | once the file could not be written, nothing is committed or reached until it is opened again |
 """
@@ -27,7 +27,8 @@ from flightlog.core.children import GO_ON as CHILD_GO_ON
 from flightlog.core.fold import fold
 from flightlog.core.inbox import keyed_id
 from flightlog.core.state import EMPTY
-from flightlog.testing.faults.workloads import GO_ON
+from flightlog.testing.faults.disk import WORKSPACE, Files
+from flightlog.testing.faults.workloads import GO_ON, Filing
 from flightlog.testing.faults.world import Committed, Done, Ended, Fact, Failed, Held, Posted, Reached
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.events import (
@@ -343,6 +344,13 @@ def conversation(messages: Sequence[Message], unbroken: Essence, background: Col
             yield Broken("P7", f"{call} came to {text!r:.80}")
     if found.last != unbroken.last:
         yield Broken("P7", f"it ended with {found.last!r:.80}")
+
+
+def files(found: Files, workload: object, records: Sequence[Record] | None = None) -> Iterator[Broken]:
+    """P7: the files that tools wrote are whole after a crash, and say in the end what the `records` do."""
+    if isinstance(workload, Filing):
+        written = {name.removeprefix(WORKSPACE): raw for name, raw in found.items() if name.startswith(WORKSPACE)}
+        yield from (Broken("P7", how) for how in workload.look(written, records))
 
 
 def requests(records: Sequence[Record], unbroken: frozenset[str]) -> Iterator[Broken]:

@@ -184,7 +184,7 @@ class _Hunt:
         if isinstance(opened, Broken):
             broken: Sequence[Broken] = [opened]
         else:
-            broken = list(checks.of_image(opened, known, killed=killed))
+            broken = [*checks.of_image(opened, known, killed=killed), *oracles.files(files, self.workload)]
             if not broken:
                 ending = await self.judge.ending(files, opened, len(trail))
                 self.report.drives = self.judge.drives

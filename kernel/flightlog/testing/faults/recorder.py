@@ -7,12 +7,14 @@ database are recorded.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
+from types import ModuleType
 from typing import Any, Final, Literal
 
 import apsw
@@ -21,9 +23,11 @@ from attrs import define, field, frozen
 from flightlog.store import locks, log_file, new_file, replacing, witness
 from flightlog.store.connection import ApswDatabase, Busy
 from flightlog.store.statements import statements
-from flightlog.testing.faults.disk import Kind, Op
+from flightlog.testing.faults.disk import WORKSPACE, Kind, Op
 
 _NAMES: Final = {"": "db", "-wal": "wal", "-journal": "journal", "-head": "head"}
+_RANDOM: Final = re.compile("[0-9a-f]{16,}")
+"""What makes the name of a file that is on its way its own."""
 _DRAWN: Final = re.compile(r"\.[a-z0-9_]{8}\.part")
 _OWN_CALLS: Final = (log_file, witness, locks, new_file, replacing)
 _DEFAULT_VFS: Final = "unix"
@@ -75,6 +79,9 @@ class Recorder:
     def name_of(self, path: object) -> str:
         """How `path` is called here, "" when it is none of the files; those that only pass by what follows its name."""
         text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
+        above = os.path.join(os.path.dirname(self.path), WORKSPACE)
+        if text.startswith(above):
+            return WORKSPACE + _RANDOM.sub("0", text.removeprefix(above))
         if not text.startswith(self.path) or text.endswith("-shm"):
             return ""
         rest = text.removeprefix(self.path)
@@ -84,10 +91,21 @@ class Recorder:
         """Note an operation that is about to happen. True when it is to fail."""
         if self.stopped or not file:
             return False
-        failing = self._fails(kind)
+        failing = not file.startswith(WORKSPACE) and self._fails(kind)
         if not failing and kind not in ("read", "begin"):
             self.ops.append(Op(kind, file, offset, data, self.known(), to))
         return failing
+
+    def keep(self, path: str) -> None:
+        """Note that the file at `path` was given its present content, all or nothing: a crash may take that back."""
+        file = self.name_of(path)
+        with open(path, "rb") as content:
+            raw = content.read()
+        part = f"{file}.part"
+        self.add("create", part)
+        self.add("write", part, 0, raw)
+        self.add("sync", part)
+        self.add("rename", part, to=file)
 
     def _fails(self, kind: Kind) -> bool:
         plan = self.plan
@@ -191,6 +209,7 @@ class _WatchedOs:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._opened: dict[int, str] = {}
+        self._folders: dict[int, str] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
@@ -202,19 +221,32 @@ class _WatchedOs:
             full = plan is not None and plan.fault == "full"
             raise OSError(_ENOSPC if full else _EIO, f"planted: {kind} of {file}")
 
-    def open(self, path: str, flags: int, mode: int = 0o777) -> int:
+    def open(self, path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        path = self._path(path, dir_fd)
         file = self._recorder.name_of(path)
         is_new = bool(file) and bool(flags & os.O_CREAT) and not os.path.exists(path)
         if is_new and self._recorder.add("create", file):
             raise OSError(_ENOSPC, f"planted: create {file}")
         fd = os.open(path, flags, mode)
-        if file or os.path.isdir(path):
-            self._opened[fd] = file or "folder"
+        if os.path.isdir(path):
+            self._opened[fd], self._folders[fd] = "folder", path
+        elif file:
+            self._opened[fd] = file
         return fd
+
+    def _path(self, path: str, dir_fd: int | None) -> str:
+        return path if dir_fd is None else os.path.join(self._folders[dir_fd], path)
 
     def close(self, fd: int) -> None:
         self._opened.pop(fd, None)
+        self._folders.pop(fd, None)
         os.close(fd)
+
+    def write(self, fd: int, data: bytes) -> int:
+        is_appended = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_APPEND
+        offset = os.fstat(fd).st_size if is_appended else os.lseek(fd, 0, os.SEEK_CUR)
+        self._check("write", fd, offset, data)
+        return os.write(fd, data)
 
     def pwrite(self, fd: int, data: bytes, offset: int) -> int:
         self._check("write", fd, offset, data)
@@ -232,11 +264,13 @@ class _WatchedOs:
         self._check_name("link", path, to)
         os.link(path, to)
 
-    def rename(self, path: str, to: str) -> None:
+    def rename(self, path: str, to: str, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
+        path, to = self._path(path, src_dir_fd), self._path(to, dst_dir_fd)
         self._check_name("rename", path, to)
         os.rename(path, to)
 
-    def unlink(self, path: str) -> None:
+    def unlink(self, path: str, *, dir_fd: int | None = None) -> None:
+        path = self._path(path, dir_fd)
         if os.path.lexists(path):
             self._check_name("delete", path)
         os.unlink(path)
@@ -263,8 +297,8 @@ def _begin(recorder: Recorder) -> Callable[..., None]:
 
 
 @contextmanager
-def recording(recorder: Recorder) -> Iterator[None]:
-    """Record whatever happens to the recorder's database in this process meanwhile."""
+def recording(recorder: Recorder, watched: Sequence[ModuleType] = ()) -> Iterator[None]:
+    """Record whatever happens to the recorder's database in this process meanwhile, and `watched` do beside it."""
     vfs = _vfs()
     with ExitStack() as undo:
         vfs.recorder = recorder
@@ -272,12 +306,12 @@ def recording(recorder: Recorder) -> Iterator[None]:
         apsw.set_default_vfs(vfs.name)
         undo.callback(apsw.set_default_vfs, _DEFAULT_VFS)
         apsw.randomness(0)  # SQLite asks the default VFS for a new seed
-        watched = _WatchedOs(recorder)
+        shadow = _WatchedOs(recorder)
         undo.callback(setattr, ApswDatabase, "begin", ApswDatabase.begin)
         setattr(ApswDatabase, "begin", _begin(recorder))  # noqa: B010
-        for module in _OWN_CALLS:
+        for module in (*_OWN_CALLS, *watched):
             undo.callback(setattr, module, "os", os)
-            setattr(module, "os", watched)  # noqa: B010
+            setattr(module, "os", shadow)  # noqa: B010
         yield
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib import import_module
 from random import Random
-from typing import Any, Final, Literal, Protocol
+from types import ModuleType
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import trio
 from attrs import define, field, frozen
@@ -38,7 +39,7 @@ from flightlog_hookspecs import (
 )
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.errors import ProviderError, UsageError
-from flightlog_hookspecs.events import AssistantMessage, Message, SubagentSpawned, ToolResult, UserMessage
+from flightlog_hookspecs.events import AssistantMessage, Message, Record, SubagentSpawned, ToolResult, UserMessage
 from flightlog_hookspecs.tools import Effect, Mode
 
 GO_ON: Final = "go on"
@@ -74,6 +75,30 @@ class Workload(Protocol):
 
     async def run(self, kernel: Kernel, world: World) -> None:
         """Do what is left to do."""
+
+
+@runtime_checkable
+class Filing(Protocol):
+    """A workload whose tools write files, in `context.workspace` or `world.workspace`.
+
+    They are on the same disk as the log: what the modules `watched` do to them by their `os` is recorded, and a
+    crash may come at any of it. An error of the disk meets the log only.
+    """
+
+    @property
+    def watched(self) -> Sequence[ModuleType]:
+        """Those modules. None of their operations may happen in a thread."""
+
+    def look(self, files: Mapping[str, bytes], records: Sequence[Record] | None) -> Iterable[str]:
+        """What is wrong with the files, by their paths in the workspace: right after a crash, or in the end.
+
+        `records` are those of all sessions in the end, None after a crash.
+        """
+
+
+def watched(workload: Workload) -> Sequence[ModuleType]:
+    """The modules whose files matter."""
+    return workload.watched if isinstance(workload, Filing) else ()
 
 
 Way = Literal["followup", "steer", "inject", "letter", "cancelled"]

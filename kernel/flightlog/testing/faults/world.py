@@ -78,11 +78,19 @@ class Failed:
 Fact = Committed | Held | Reached | Posted | Done | Ended | Failed
 
 
+def _unheard(path: str) -> None:
+    pass
+
+
 @define
 class World:
     """The ledger of all facts, in order; its length is the clock of the laboratory."""
 
     ledger: list[Fact] = field(factory=list)
+    workspace: str = field(default="", kw_only=True)
+    """The folder of the kernel's tools, in which a crash leaves what it leaves of the log."""
+    keep: Callable[[str], None] = field(default=_unheard, init=False)
+    """Called with the path of a file there that was just changed, all or nothing, by code that is not watched."""
     _barrier: bool = field(default=False, init=False)
     _busy: bool = field(default=False, init=False)
     _ended: list[tuple[float, Ended]] = field(factory=list, init=False)
