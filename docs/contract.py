@@ -41,6 +41,7 @@ REGISTERED = (
     subagents.Subagent,
     subagents.Children,
     subagents.ChildEnd,
+    subagents.ChildState,
     prices.Price,
     services.Service,
     services.Scope,

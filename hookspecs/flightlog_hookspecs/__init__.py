@@ -54,7 +54,7 @@ from flightlog_hookspecs.stream import (
     ToolCallDelta,
     Usage,
 )
-from flightlog_hookspecs.subagents import ChildEnd, Children, Subagent
+from flightlog_hookspecs.subagents import ChildEnd, Children, ChildState, Subagent
 from flightlog_hookspecs.tools import Effect, Isolation, Mode, Outcome, Tool, ToolContext, ToolOutput, tool
 
 __all__ = [
@@ -73,6 +73,7 @@ __all__ = [
     "BlockStart",
     "BlockType",
     "ChildEnd",
+    "ChildState",
     "Children",
     "Continue",
     "Deny",

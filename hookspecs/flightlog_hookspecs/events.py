@@ -454,7 +454,8 @@ class SubagentSpawned:
     """Session `child` is about to be given `task`, and to be created unless it was before.
 
     `subagent` is what it was called by, `invocation_id` that of the call, `depth` the child's. Unless in the
-    `background`, the call waits for it.
+    `background`, the call waits for it. `steps_per_turn` bounds its turns if it is not 0. At `until_us` (Unix
+    microseconds, 0 for never) the time of one in the background is up.
     """
 
     kind: ClassVar[Literal["subagent/spawned"]] = "subagent/spawned"
@@ -464,6 +465,8 @@ class SubagentSpawned:
     invocation_id: str
     task: str
     background: bool = False
+    steps_per_turn: int = 0
+    until_us: int = 0
 
 
 @frozen(kw_only=True)

@@ -32,8 +32,15 @@ class Subagent:
     effect: Literal["read", "external"] = "external"
     """What repeating a call would do. One that says "read" may use reading tools only, and be called again after a
     crash. A background one is "external"."""
-    timeout_s: float = 3600.0
-    """Seconds a call waits for its child, which is then cancelled; a background one has all the time it wants."""
+    timeout_s: float | None = None
+    """Seconds a child may work on a task before it is ended. None: an hour if its call waits for it, as long as it
+    wants in the background. There the time is that of the clock since the task was given, with all in which no process
+    ran."""
+    steps_per_turn: int | None = None
+    """How many steps each of its turns may take, if less than its parent's `Limits.steps_per_turn`."""
+    at_once: int | None = None
+    """How many children of this kind a session may have at work at the same time; `Limits.subagents_at_once` bounds
+    those of all kinds."""
 
 
 @frozen(kw_only=True)
@@ -48,11 +55,23 @@ class ChildEnd:
     """Its last words if it has completed, else what went wrong, for the model that called it."""
 
 
+@frozen(kw_only=True)
+class ChildState:
+    """How a background child stands."""
+
+    child: str
+    """The name of its session."""
+    task: str
+    """The task it was given last."""
+    working: bool
+    """Whether it is still at work on that."""
+
+
 class Children(Protocol):
     """The children of the session that a tool was called in. Each call may start one, as long as it lasts.
 
     What cannot be done is refused with a `ToolError` before anything happens: a tool that the parent lacks, too great
-    a depth, a second child, a name that is not a child's.
+    a depth, too many at once, a second child, a name that is not a child's.
     """
 
     async def run(self, subagent: Subagent, task: str) -> ChildEnd:
@@ -69,3 +88,13 @@ class Children(Protocol):
 
         With `steer`, it cuts into what the child is doing; else it waits for the child's next turn.
         """
+
+    async def call_off(self, subagent: Subagent, child: str) -> None:
+        """End what a background child of this session and of this kind does; it has settled when this returns.
+
+        Its tools get `Limits.cancel_grace_s` to end, what waits in its inbox leaves it, children of its own end their
+        turns. It can be sent more afterwards, which is a new task. One that had come to rest is refused.
+        """
+
+    def states(self, subagent: Subagent) -> tuple[ChildState, ...]:
+        """The background children of this session and of this kind, in the order in which they were started."""

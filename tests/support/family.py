@@ -11,7 +11,7 @@ from attrs import evolve
 
 import flightlog
 from flightlog import Kernel, Limits, Session, Turn
-from flightlog.runtime.clock import Boundary, no_boundary
+from flightlog.runtime.clock import Boundary, Clock, no_boundary
 from flightlog.testing import Bundle, FakeModel, fixed_clock
 from flightlog_hookspecs import Hook, Subagent
 from flightlog_hookspecs.events import Record, SubagentSettled, SubagentSpawned
@@ -51,13 +51,16 @@ class Family:
         """Those of both generations."""
         return [self.parent, self.child]
 
+    def clock(self) -> Clock:
+        """That of the next kernel."""
+        return evolve(fixed_clock(), new_id=new_id)
+
     @asynccontextmanager
     async def kernel(self) -> AsyncIterator[Kernel]:
         """A kernel with all of it."""
         plugin = Bundle(tools=self.tools, adapters=self.models, hooks=self.hooks, subagents=self.subagents)
-        clock = evolve(fixed_clock(), new_id=new_id)
         async with flightlog.open_kernel(
-            self.path, discover=False, plugins=[plugin], clock=clock, on_boundary=self.on_boundary
+            self.path, discover=False, plugins=[plugin], clock=self.clock(), on_boundary=self.on_boundary
         ) as kernel:
             yield kernel
 

@@ -469,6 +469,8 @@ class Walk:
                 invocation_id=call.invocation_id,
                 task=self._drawn(_words),
                 background=child in settled or self._drawn(st.booleans()),
+                steps_per_turn=self._drawn(st.integers(0, 9)),
+                until_us=self._drawn(st.sampled_from([0, 1_700_000_000_000_000])),
             ),
         )
 

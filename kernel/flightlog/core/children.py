@@ -56,6 +56,13 @@ def last_words(messages: Sequence[Message], since: str) -> str:
     return ""
 
 
+def ended(child: State, cause: str) -> TurnEnd:
+    """How the child's last turn ended; that its task was ended because of `cause`, if it had not come to rest."""
+    end = child.last_end or TurnEnd(reason="aborted", cause="its task was withdrawn")
+    at_rest = end.reason not in ("interrupted", "aborted") and not (wakes(child) or child.unsettled)
+    return TurnEnd(reason="aborted", cause=cause) if cause and not at_rest else end
+
+
 def outcome(task: SubagentSpawned, end: TurnEnd, words: str, max_chars: int) -> SubagentSettled:
     """What came of `task` when the child's last turn ended so."""
     if end.reason == "completed":

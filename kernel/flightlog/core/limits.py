@@ -55,6 +55,9 @@ CHILD_GOES_ON_MAX: Final = 3
 CHILD_POLL_S: Final = 0.5
 """How often a child that somebody else has open is looked at."""
 
+CHILD_WAIT_S: Final = 3600.0
+"""How long a call waits for its child unless the subagent says otherwise."""
+
 CHILD_WIND_DOWN_S: Final = 60.0
 """A call that waits for a child is cut off this long after the child was cancelled for being late."""
 
@@ -91,3 +94,5 @@ class Limits:
     """A result larger than this is an error result and is not kept."""
     subagent_depth: int = field(default=3, validator=[validators.instance_of(int), validators.ge(0)])
     """How many levels of children there may be below a session without a parent."""
+    subagents_at_once: int = _count(16)
+    """How many children of a session may be at work at the same time, those in the background and those waited for."""

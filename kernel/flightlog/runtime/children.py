@@ -11,21 +11,24 @@ give it a task (`subagent/spawned`, before the child exists) and to say what cam
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import Context
 from functools import partial
 from typing import Final, Protocol
 
 import trio
-from attrs import frozen
+from attrs import evolve, frozen
 
-from flightlog.core.children import GO_ON, child_name, goes_on_as, last_words, outcome, settlement, settling
-from flightlog.core.inbox import keyed_id, wakes
-from flightlog.core.limits import CHILD_POLL_S, Limits
+from flightlog.core.children import GO_ON, child_name, ended, goes_on_as, last_words, outcome, settlement, settling
+from flightlog.core.inbox import keyed_id, removed, waiting, wakes
+from flightlog.core.limits import CHILD_POLL_S, CHILD_WAIT_S, Limits
 from flightlog.core.state import State
-from flightlog.runtime.error_groups import described, single_error
+from flightlog.runtime.child_port import OfCall
+from flightlog.runtime.child_run import LATE, Child, Halt, cancel_when, halt_when, run_until
+from flightlog.runtime.error_groups import described
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.mailbox import Mailbox
 from flightlog.runtime.registry import Registry
@@ -40,31 +43,9 @@ from flightlog_hookspecs.errors import (
     UsageError,
 )
 from flightlog_hookspecs.events import Event, SessionCreated, SubagentSettled, SubagentSpawned, TurnEnd
-from flightlog_hookspecs.subagents import ChildEnd, Subagent
+from flightlog_hookspecs.subagents import ChildEnd, ChildState, Subagent
 
-CANCELLED: Final = "parent cancelled"
-LATE: Final = "time limit"
-_OUTLIVED: Final = "A call may have to do with children until it ends, and this one has ended."
-_WITHDRAWN: Final = TurnEnd(reason="aborted", cause="its task was withdrawn")
-
-
-class Child(Protocol):
-    """An owned session."""
-
-    async def followup(self, content: str, *, key: str) -> object:
-        """Queue a message."""
-
-    async def run(self, *, children: bool) -> object:
-        """Drive until idle and its own children have settled."""
-
-    def cancel(self, cause: str, *, now: bool = False) -> bool:
-        """End the running turn."""
-
-    async def take_letters(self) -> None:
-        """Take the letters that wait."""
-
-    async def close(self) -> None:
-        """End the running turn unless it waits for people, and refuse everything from now on."""
+CALLED_OFF: Final = "called off by its parent"
 
 
 class OpenSession(Protocol):
@@ -106,6 +87,7 @@ class Children:
         self._journal = journal
         self._house = house
         self._followed: dict[str, trio.Event] = {}
+        self._halts: dict[str, Halt] = {}
         self._gates: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
         self._leaving = trio.Event()
         self._news = trio.Event()
@@ -142,6 +124,8 @@ class Children:
     def leave(self) -> None:
         """Leave the children in the background as they are, to the next owner."""
         self._leaving.set()
+        for halt in self._halts.values():
+            halt.leave()
 
     async def close(self) -> None:
         """Leave the children; returns once they are left."""
@@ -168,9 +152,9 @@ class Children:
 
     async def send(self, subagent: Subagent, child: str, text: str, invocation_id: str, *, steer: bool) -> None:
         """See `flightlog_hookspecs.Children`."""
-        before = self._journal.state.children.get(child)
-        if before is None or not before.background or before.subagent != subagent.name:
-            raise ToolError(f"{child!r} is not a child of this session that {subagent.name!r} has started.")
+        self._check_theirs(subagent, child)
+        if not text.strip():
+            raise ToolError(f"Nothing was sent to {child!r}: the task is empty.")
         async with self._gates[child]:
             if child in self._journal.state.unsettled:
                 mailbox = Mailbox(self._journal.store, child, self._journal.clock)
@@ -180,6 +164,33 @@ class Children:
         while (leaves := self._followed.get(child)) is not None:  # it has settled, and is still being closed
             await leaves.wait()
         self.take_up()
+
+    async def call_off(self, subagent: Subagent, child: str) -> None:
+        """See `flightlog_hookspecs.Children`."""
+        self._check_theirs(subagent, child)
+        if child not in self._journal.state.unsettled:
+            raise ToolError(f"{child!r} has come to rest already. What came of it was told in a message.")
+        self.take_up()
+        if (halt := self._halts.get(child)) is not None:
+            halt.end(CALLED_OFF)
+        while (leaves := self._followed.get(child)) is not None:
+            await leaves.wait()
+        if child in self._journal.state.unsettled:
+            raise ToolError(f"{child!r} was not called off: this session is about to be closed.")
+
+    def states(self, subagent: Subagent) -> tuple[ChildState, ...]:
+        """See `flightlog_hookspecs.Children`."""
+        state = self._journal.state
+        return tuple(
+            ChildState(child=name, task=task.task, working=name in state.unsettled)
+            for name, task in state.children.items()
+            if task.background and task.subagent == subagent.name
+        )
+
+    def _check_theirs(self, subagent: Subagent, child: str) -> None:
+        task = self._journal.state.children.get(child)
+        if task is None or not task.background or task.subagent != subagent.name:
+            raise ToolError(f"{child!r} is not a child of this session that {subagent.name!r} has started.")
 
     async def _assign(
         self, subagent: Subagent, text: str, invocation_id: str, *, background: bool, child: str = ""
@@ -195,6 +206,7 @@ class Children:
                     f"{subagent.name!r} was not started: children may be {self._house.limits.subagent_depth} levels "
                     "deep at most. Do it yourself."
                 )
+            self._check_room(subagent, state)
             if invocation_id in state.assigned:
                 raise ToolError("A call starts one child at most.")
             task = SubagentSpawned(
@@ -204,6 +216,8 @@ class Children:
                 invocation_id=invocation_id,
                 task=text,
                 background=background,
+                steps_per_turn=subagent.steps_per_turn or 0,
+                until_us=self._until_us(subagent) if background else 0,
             )
             return task
 
@@ -212,6 +226,25 @@ class Children:
         await self._journal.append(spawned, barrier=True)
         assert task is not None, "it was appended"
         return task, tools
+
+    def _check_room(self, subagent: Subagent, state: State) -> None:
+        """That one more child may work. Asked as its task is logged, so no two take the last place."""
+        at_once = self._house.limits.subagents_at_once
+        alike = sum(state.children[name].subagent == subagent.name for name in state.unsettled)
+        if len(state.unsettled) >= at_once or (subagent.at_once is not None and alike >= subagent.at_once):
+            busy = f"{alike} of its kind" if len(state.unsettled) < at_once else f"{at_once} children"
+            raise ToolError(
+                f"{subagent.name!r} was not started: {busy} are at work in this session, and no more may be at once. "
+                "Wait until one has come to rest, or call one off."
+            )
+
+    def _until_us(self, subagent: Subagent) -> int:
+        limit_s = subagent.timeout_s
+        return 0 if limit_s is None else self._journal.clock.now_us() + int(limit_s * 1_000_000)
+
+    def _left_s(self, task: SubagentSpawned) -> float:
+        """How much of the time for `task` is left."""
+        return (task.until_us - self._journal.clock.now_us()) / 1_000_000 if task.until_us else math.inf
 
     def _tools(self, subagent: Subagent) -> tuple[str, ...]:
         """The names of the tools that a new child may use."""
@@ -236,7 +269,8 @@ class Children:
         try:
             async with self._opened(task, subagent, tools) as (child, journal):
                 await child.followup(task.task, key=task.invocation_id)
-                await _run_until(child, partial(_cancel_when, child, stopped, subagent.timeout_s))
+                limit_s = CHILD_WAIT_S if subagent.timeout_s is None else subagent.timeout_s
+                await run_until(child, partial(cancel_when, child, stopped, limit_s))
                 return self._outcome(task, journal)
         except (SessionBusy, Fenced, LogCorrupt, SchemaTooNew, UsageError) as error:
             return self._failed(task, error)
@@ -245,51 +279,77 @@ class Children:
         self, task: SubagentSpawned, subagent: Subagent | None, tools: tuple[str, ...] | None = None
     ) -> trio.Event:
         """Follow a child from now on. The event says that it has its task, or that there is something in the way."""
-        begun = trio.Event()
+        begun, halt = trio.Event(), Halt()
         # In a context of its own: it outlives the call, and is no part of the plugin that made the call.
-        Context().run(self._house.start_soon, self._follow, task, subagent, tools, begun)
-        self._followed[task.child] = trio.Event()
+        Context().run(self._house.start_soon, self._follow, task, subagent, tools, begun, halt)
+        self._followed[task.child], self._halts[task.child] = trio.Event(), halt
         return begun
 
     async def _follow(
-        self, task: SubagentSpawned, subagent: Subagent | None, tools: tuple[str, ...] | None, begun: trio.Event
+        self,
+        task: SubagentSpawned,
+        subagent: Subagent | None,
+        tools: tuple[str, ...] | None,
+        begun: trio.Event,
+        halt: Halt,
     ) -> None:
         """Drive a child in the background until its task is settled, or its parent closed."""
         try:
             while not self._leaving.is_set():
                 try:
-                    await self._followed_up(task, subagent, tools, begun)
+                    await self._followed_up(task, subagent, tools, begun, halt)
                     break
                 except StoreError:
                     begun.set()
                     # Somebody else has it, and what comes of it is in its log then; or only a read of it failed.
                     self._journal.store.check_alive(in_place=False)
+                    await self._ask_to_end(task, halt)
                     with trio.move_on_after(CHILD_POLL_S):
                         await self._leaving.wait()
         except StoreError as error:  # nothing can be written any more: the next owner goes on
             self._fault = error
         finally:
             begun.set()
+            del self._halts[task.child]
             self._followed.pop(task.child).set()
             self._tell()
 
+    async def _ask_to_end(self, task: SubagentSpawned, halt: Halt) -> None:
+        """Ask whoever has the child to end its turn, if it is to end. It settles as it ended then."""
+        if self._left_s(task) <= 0:
+            halt.end(LATE)
+        if halt.cause:
+            mailbox = Mailbox(self._journal.store, task.child, self._journal.clock)
+            await mailbox.cancel(halt.cause, keep_queue=False, key=f"{task.invocation_id} {halt.cause}")
+
     async def _followed_up(
-        self, task: SubagentSpawned, subagent: Subagent | None, tools: tuple[str, ...] | None, begun: trio.Event
+        self,
+        task: SubagentSpawned,
+        subagent: Subagent | None,
+        tools: tuple[str, ...] | None,
+        begun: trio.Event,
+        halt: Halt,
     ) -> None:
         try:
             async with self._opened(task, subagent, tools) as (child, journal):
                 await child.followup(task.task, key=task.invocation_id)
                 begun.set()
                 while True:
-                    if key := goes_on_as(journal.state, task.invocation_id):
-                        await child.followup(GO_ON, key=key)
-                    await _run_until(child, partial(_close_when, child, self._leaving))
+                    if (left_s := self._left_s(task)) <= 0:
+                        halt.end(LATE)
+                    if not halt.said.is_set():
+                        if key := goes_on_as(journal.state, task.invocation_id):
+                            await child.followup(GO_ON, key=key)
+                        await run_until(child, partial(halt_when, child, halt, left_s))
                     async with self._gates[task.child]:
-                        if self._leaving.is_set():
+                        if halt.said.is_set() and not halt.cause:
                             return
                         await child.take_letters()
-                        if not wakes(journal.state):
-                            await self._settle(self._outcome(task, journal))
+                        if halt.cause or not wakes(journal.state):
+                            settled = self._outcome(task, journal, halt.cause)
+                            if halt.cause:  # what it was sent is part of what has ended
+                                await journal.append(lambda state: removed(state, waiting(state), "cancelled"))
+                            await self._settle(settled)
                             return
         except InvariantViolation:
             raise
@@ -321,7 +381,7 @@ class Children:
             created=created,
             model=(subagent.model or house.model) if subagent else None,
             system=subagent.prompt if subagent else None,
-            limits=house.limits,
+            limits=_lowered(house.limits, task),
             approver=house.approver,
             outer=house.registry,
         ) as (child, journal):
@@ -333,9 +393,10 @@ class Children:
                 raise UsageError("it had not begun, and no such subagent is registered any more")
             yield child, journal
 
-    def _outcome(self, task: SubagentSpawned, journal: Journal) -> SubagentSettled:
+    def _outcome(self, task: SubagentSpawned, journal: Journal, cause: str = "") -> SubagentSettled:
         words = last_words(journal.history.messages(), keyed_id(task.invocation_id))
-        return outcome(task, journal.state.last_end or _WITHDRAWN, words, self._house.limits.tool_output_max_chars)
+        end = ended(journal.state, cause)
+        return outcome(task, end, words, self._house.limits.tool_output_max_chars)
 
     def _failed(self, task: SubagentSpawned, error: Exception) -> SubagentSettled:
         end = TurnEnd(reason="error", message=self._house.redact(described(error)))
@@ -358,89 +419,7 @@ class Children:
         self._news = trio.Event()
 
 
-class OfCall:
-    """`flightlog_hookspecs.Children` for one call, until that ends."""
-
-    def __init__(self, children: Children, invocation_id: str, stopped: trio.Event) -> None:
-        self._children = children
-        self._invocation_id = invocation_id
-        self._stopped = stopped
-        self._ended = False
-        self._waiting: dict[trio.CancelScope, trio.Event] = {}
-
-    async def run(self, subagent: Subagent, task: str) -> ChildEnd:
-        """Let a child work on `task` until it comes to rest."""
-        self._check()
-        scope = trio.CancelScope()
-        over = self._waiting[scope] = trio.Event()
-        try:
-            with scope:
-                return await self._children.run(subagent, task, self._invocation_id, self._stopped)
-        finally:
-            del self._waiting[scope]
-            over.set()
-        raise ToolError(_OUTLIVED)
-
-    async def start(self, subagent: Subagent, task: str) -> str:
-        """Let a child work on `task` beside its parent."""
-        self._check()
-        return await self._children.start(subagent, task, self._invocation_id)
-
-    async def send(self, subagent: Subagent, child: str, text: str, *, steer: bool = False) -> None:
-        """Give a background child more to do."""
-        self._check()
-        await self._children.send(subagent, child, text, self._invocation_id, steer=steer)
-
-    async def end(self) -> None:
-        """The call ends: who still waits for a child, in a task that outlives it, is cut off. Settled on return."""
-        self._ended = True
-        while self._waiting:
-            scope, over = next(iter(self._waiting.items()))
-            scope.cancel()
-            await over.wait()
-
-    def _check(self) -> None:
-        if self._ended:
-            raise ToolError(_OUTLIVED)
-
-
-Watch = Callable[[trio.CancelScope, trio.Event], Awaitable[None]]
-"""Ends a run that must come to an end: given the scope it runs in, and what says that it is over."""
-
-
-async def _run_until(child: Child, watch: Watch) -> None:
-    """Run the child under `watch`. When this is cancelled, so is `watch` alone."""
-    over = trio.Event()
-    with single_error():
-        async with trio.open_nursery() as nursery:
-            with trio.CancelScope(shield=True) as scope:
-                nursery.start_soon(watch, scope, over)
-                await child.run(children=True)
-            over.set()
-            nursery.cancel_scope.cancel()
-
-
-async def _cancel_when(
-    child: Child, stopped: trio.Event, limit_s: float, run: trio.CancelScope, over: trio.Event
-) -> None:
-    """Cancel the child's turn when its call is to stop or took too long, and at once when that is cancelled."""
-    try:
-        with trio.move_on_after(limit_s) as late:
-            await stopped.wait()
-        if not child.cancel(LATE if late.cancelled_caught else CANCELLED):
-            run.cancel()  # it has not begun, or waits for children of its own
-        await trio.sleep_forever()
-    finally:
-        if not over.is_set() and not child.cancel(CANCELLED, now=True):
-            run.cancel()
-
-
-async def _close_when(child: Child, leaving: trio.Event, run: trio.CancelScope, over: trio.Event) -> None:
-    """Close the child when its parent is closed: a turn that waits for people stays as it is."""
-    try:
-        await leaving.wait()
-    finally:
-        if not over.is_set():
-            with trio.CancelScope(shield=True):
-                await child.close()
-            run.cancel()
+def _lowered(limits: Limits, task: SubagentSpawned) -> Limits:
+    """The limits of a child: those of its parent, or less."""
+    steps = min(task.steps_per_turn or limits.steps_per_turn, limits.steps_per_turn)
+    return evolve(limits, steps_per_turn=steps)

@@ -191,9 +191,12 @@ def _take_subagent(offer: Offer, subagent: Subagent, version: PluginVersion) -> 
     _expect(isinstance(subagent, Subagent), f"register_subagents was given {subagent!r}, not a Subagent")
     wrong = misfit(subagent)
     _expect(not wrong, f"subagent {subagent.name!r}: its {wrong} is not what it must be")
+    for name in ("timeout_s", "steps_per_turn", "at_once"):
+        limit = getattr(subagent, name)
+        _expect(limit is None or 0 < limit < math.inf, f"subagent {subagent.name!r}: its {name} is no limit")
     _expect(
-        0 < subagent.timeout_s < math.inf and not (subagent.background and subagent.effect == "read"),
-        f"subagent {subagent.name!r}: no such time limit, or one in the background that says it only reads",
+        not (subagent.background and subagent.effect == "read"),
+        f"subagent {subagent.name!r}: one in the background cannot say that it only reads",
     )
     _take(offer, offer.tools, "tool", _tool(as_tool(subagent), version))
     _take(offer, offer.subagents, "subagent", (subagent.name, subagent))

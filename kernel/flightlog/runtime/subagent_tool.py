@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from flightlog.core.limits import CHILD_WIND_DOWN_S
-from flightlog_hookspecs.subagents import Children, Subagent
+from flightlog.core.limits import CHILD_WAIT_S, CHILD_WIND_DOWN_S
+from flightlog_hookspecs.errors import ToolError
+from flightlog_hookspecs.subagents import Children, ChildState, Subagent
 from flightlog_hookspecs.tools import Tool, ToolContext, ToolOutput
 
+_BRIEF_CHARS: Final = 200
 _TASK: Final[dict[str, Any]] = {
     "task": {
         "type": "string",
@@ -24,6 +26,12 @@ _MORE: Final[dict[str, Any]] = {
         "type": "boolean",
         "description": "With `child`: cut into what it is doing, instead of waiting until it is done.",
     },
+    "action": {
+        "type": "string",
+        "enum": ["send", "call_off", "list"],
+        "description": "send (the default): give `task` to a new one, or to `child`; call_off: end what `child` does; "
+        "list: say which there are, and which are at work.",
+    },
 }
 
 
@@ -34,7 +42,16 @@ def as_tool(subagent: Subagent) -> Tool:
         end = await _children(context).run(subagent, task)
         return ToolOutput(content=end.text, is_error=end.reason != "completed")
 
-    async def goes_on(context: ToolContext, task: str, child: str = "", steer: bool = False) -> str:
+    async def goes_on(
+        context: ToolContext, task: str = "", child: str = "", steer: bool = False, action: str = "send"
+    ) -> str:
+        if action == "list":
+            return "\n".join(map(_line, _children(context).states(subagent))) or "There are none yet."
+        if action == "call_off":
+            if task or steer:
+                raise ToolError("call_off takes a `child` and nothing else: nothing was called off.")
+            await _children(context).call_off(subagent, child)
+            return f"{child!r} was called off and is at rest. What had come of it is told to you in a message."
         if child:
             await _children(context).send(subagent, child, task, steer=steer)
             return f"Sent to {child!r}."
@@ -48,14 +65,23 @@ def as_tool(subagent: Subagent) -> Tool:
         parameters={
             "type": "object",
             "properties": _TASK | (_MORE if subagent.background else {}),
-            "required": ["task"],
+            "required": [] if subagent.background else ["task"],
             "additionalProperties": False,
         },
         mode="parallel",
         effect=subagent.effect,
         # The child is cancelled when its time is up; only one that does not come to an end is cut off.
-        timeout_s=60.0 if subagent.background else subagent.timeout_s + CHILD_WIND_DOWN_S,
+        timeout_s=60.0 if subagent.background else (subagent.timeout_s or CHILD_WAIT_S) + CHILD_WIND_DOWN_S,
     )
+
+
+def _line(state: ChildState) -> str:
+    return f"{state.child!r} {'is at work on' if state.working else 'has come to rest from'}: {_brief(state.task)}"
+
+
+def _brief(task: str) -> str:
+    line = " ".join(task.split())
+    return line if len(line) <= _BRIEF_CHARS else f"{line[:_BRIEF_CHARS]}..."
 
 
 def _children(context: ToolContext) -> Children:

@@ -252,7 +252,7 @@ def tasks(records: Sequence[Record], log: Mapping[str, Sequence[Message]]) -> It
 
     `records` are the parent's, `log` holds the messages of all sessions. The messages are those of children in the
     background, since a call that waits for its child is answered for both. A child of a call that was cut off may
-    never have begun.
+    never have begun, and one that was ended, by its time limit say, need not have been told.
     """
     told = Counter(message.message_id for message in _said(log[records[0].session]))
     ended = Counter(record.event.invocation_id for record in records if isinstance(record.event, SubagentSettled))
@@ -264,9 +264,14 @@ def tasks(records: Sequence[Record], log: Mapping[str, Sequence[Message]]) -> It
             yield Broken("P7", f"what came of the task {task.task!r} of {task.child!r} was told {times} times")
         if task.background and task.child in log:
             sent[task.invocation_id] = task.child
+    aborted = {
+        record.event.child
+        for record in records
+        if isinstance(record.event, SubagentSettled) and record.event.reason == "aborted"
+    }
     for invocation_id, child in sent.items():
         times = sum(message.message_id == keyed_id(invocation_id) for message in _said(log.get(child, ())))
-        if times != 1:
+        if times > 1 or (not times and child not in aborted):
             yield Broken("P7", f"what call {invocation_id} sent to {child!r} was told {times} times")
 
 

@@ -230,12 +230,13 @@ async def _back(view: StepView) -> Switch | None:
 class Delegated(Script):
     """A script whose steps may call a subagent "helper": each task of it is the text of an order `within`.
 
-    With `background` it works beside them, and a task that `sends` names is sent to the child of another task; a
-    waiting one that a crash has cut off is resumed by the host on its own.
+    With `background` it works beside them, for `limit_s` seconds of the clock at most, and a task that `sends` names
+    is sent to the child of another task. A waiting one that a crash has cut off is resumed by the host on its own.
     """
 
     within: tuple[Order, ...] = ()
     background: bool = False
+    limit_s: float | None = None
     sends: Mapping[str, str] = field(factory=dict)
 
     @property
@@ -251,7 +252,12 @@ class Delegated(Script):
     def plugins(self, world: World) -> Sequence[object]:
         """The subagent as well."""
         helper = Subagent(
-            name="helper", description="Helps.", prompt="Help.", model=self.model, background=self.background
+            name="helper",
+            description="Helps.",
+            prompt="Help.",
+            model=self.model,
+            background=self.background,
+            timeout_s=self.limit_s,
         )
         return [*super().plugins(world), Bundle(subagents=[helper])]
 
@@ -500,6 +506,13 @@ SCRIPTS: Final = (
         within=(Order("dig", ((("write", "c"), ("look", "d")),)), Order("more", ((("send", "e"),),))),
         background=True,
         sends={"more": "dig"},
+    ),
+    Delegated(
+        "timed",  # the clock of the next life is an hour later
+        (("s", (Order("share", ((("helper", "dig"), ("write", "a")), (("send", "b"),))),)),),
+        within=(Order("dig", ((("build", "c"),), (("build", "d"), ("look", "e")))),),
+        background=True,
+        limit_s=1800.0,
     ),
     Script(
         "interleaved",
