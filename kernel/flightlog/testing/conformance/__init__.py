@@ -1,4 +1,4 @@
-"""The rules that plugins are held to, as tests of yours: for adapters, tools, prompt sections and hooks.
+"""The rules that plugins are held to, as tests of yours: for adapters, tools, prompt sections, hooks and subagents.
 
     CASE = ToolCase(tool=roll, arguments=[{"sides": 6}], refused=[{"sides": 1000}])
 
@@ -15,6 +15,7 @@ from flightlog.testing.conformance.check import Broken, Check
 from flightlog.testing.conformance.checks import Case, checks
 from flightlog.testing.conformance.hooks import HookCase
 from flightlog.testing.conformance.sections import SectionCase
+from flightlog.testing.conformance.subagents import SubagentCase
 from flightlog.testing.conformance.tools import ToolCase
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "HookCase",
     "Recording",
     "SectionCase",
+    "SubagentCase",
     "ToolCase",
     "checks",
 ]

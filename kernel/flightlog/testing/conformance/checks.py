@@ -7,9 +7,10 @@ from flightlog.testing.conformance.case import AdapterCase
 from flightlog.testing.conformance.check import Check
 from flightlog.testing.conformance.hooks import HookCase, hook_checks
 from flightlog.testing.conformance.sections import SectionCase, section_checks
+from flightlog.testing.conformance.subagents import SubagentCase, subagent_checks
 from flightlog.testing.conformance.tools import ToolCase, tool_checks
 
-Case = AdapterCase | ToolCase | SectionCase | HookCase
+Case = AdapterCase | ToolCase | SectionCase | HookCase | SubagentCase
 
 
 def checks(case: Case) -> list[Check]:
@@ -23,3 +24,5 @@ def checks(case: Case) -> list[Check]:
             return list(section_checks(case))
         case HookCase():
             return list(hook_checks(case))
+        case SubagentCase():
+            return list(subagent_checks(case))

@@ -1,11 +1,20 @@
 from __future__ import annotations
 
+import pytest
 from attrs import evolve
 from flightlog.pytest_plugin import KernelWith
 from flightlog.testing import Bundle, FakeModel, calls, words
+from flightlog.testing.conformance import Check, SubagentCase, checks
 from flightlog_hookspecs import ToolResult
 
 from flightlog_my_plugin import MY_PLUGIN
+
+CASE = SubagentCase(subagent=MY_PLUGIN, task="She told her that she was late.")
+
+
+@pytest.mark.parametrize("check", checks(CASE), ids=str)
+def test_it_keeps_the_rules_of_subagents(check: Check) -> None:
+    check()
 
 
 def test_it_is_offered_once_it_is_installed(kernel_with: KernelWith) -> None:
