@@ -28,6 +28,7 @@ from support.kernels import events_of, opened, verified
 pytestmark = pytest.mark.kill
 
 SERVER = str(Path(__file__).parents[1] / "support" / "mcp_server.py")
+OLD_SERVER = str(Path(__file__).parents[1] / "support" / "old_mcp_server.py")
 TOKEN = "token-0123456789"
 
 
@@ -284,6 +285,33 @@ async def test_tools_that_change_are_offered_at_the_next_turn(place: Place, serv
         await session.run()
     before, after = events_of(place.folder / "log.db", RequestHeader)
     assert {tool.name for tool in after.head.tools} - {tool.name for tool in before.head.tools} == {"t__newcomer"}
+
+
+@pytest.fixture(params=["stdio", "http"])
+def old_server(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A server of each kind that speaks a protocol version without listeners."""
+    if request.param == "stdio":
+        yield Stdio([sys.executable, OLD_SERVER, "stdio"], limit_s=25.0)
+        return
+    process = subprocess.Popen([sys.executable, OLD_SERVER, "http"], stdout=subprocess.PIPE, text=True)
+    with closing_process(process):
+        assert process.stdout is not None
+        yield Http(f"http://127.0.0.1:{int(process.stdout.readline())}/mcp", limit_s=25.0)
+
+
+async def test_tools_of_an_older_server_that_says_unasked_that_they_changed_are_offered_too(
+    place: Place, old_server: Any
+) -> None:
+    async with talking(place.folder, old_server, ("t__grow", {})) as (kernel, session):
+        assert "t__newcomer" not in kernel.registry.tools
+        await session.followup("go")
+        await session.run()
+        await until(lambda: "t__newcomer" in kernel.registry.tools)
+        await session.followup("go on")
+        await session.run()
+    before, after = events_of(place.folder / "log.db", RequestHeader)
+    assert {tool.name for tool in after.head.tools} - {tool.name for tool in before.head.tools} == {"t__newcomer"}
+    assert ends(events_of(place.folder / "log.db", ToolResult)) == [("ok", "grown")]
 
 
 async def test_a_server_sees_what_it_is_given_and_the_log_sees_none_of_it(
