@@ -15,7 +15,8 @@ from flightlog.core.context import HOST_SECTION, given
 from flightlog.core.limits import QUERY_MAX_ROWS, QUERY_MAX_S, SESSION_NAME_MAX_CHARS, Limits
 from flightlog.runtime.approvals import Approvals
 from flightlog.runtime.arriving import fork_session, import_session
-from flightlog.runtime.children import Children, House
+from flightlog.runtime.child_opening import House
+from flightlog.runtime.children import Children
 from flightlog.runtime.clock import Boundary, Clock, no_boundary
 from flightlog.runtime.driver import Driver
 from flightlog.runtime.error_groups import beside, single_error

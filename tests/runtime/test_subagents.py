@@ -421,7 +421,8 @@ async def test_a_tool_of_any_plugin_may_start_a_child(tmp_path: Path) -> None:
     await family.run("go")
     assert [(end.reason, end.text) for end in ends] == [("completed", "Bad.")]
     assert ends[0].child == child_of(family.path)
-    assert (result_of(family).outcome, result_of(family).text) == ("error", "A call starts one child at most.")
+    assert result_of(family).outcome == "error"
+    assert result_of(family).text == "'critic' was not started: a call starts one child at most."
 
 
 def plain(context: ToolContext) -> str:

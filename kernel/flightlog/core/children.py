@@ -9,7 +9,7 @@ from typing import Final
 from attrs import evolve
 
 from flightlog.core.inbox import accepted, keyed_id, wakes
-from flightlog.core.limits import CHILD_GOES_ON_MAX, SESSION_NAME_MAX_CHARS
+from flightlog.core.limits import CHILD_GOES_ON_MAX, SESSION_NAME_MAX_CHARS, Limits
 from flightlog.core.repair import SESSION_CLOSED
 from flightlog.core.spill import excerpt
 from flightlog.core.state import State
@@ -24,6 +24,7 @@ from flightlog_hookspecs.events import (
     TurnEndReason,
     UserMessage,
 )
+from flightlog_hookspecs.subagents import ChildState, Subagent
 
 GO_ON: Final = "You were interrupted. Go on with your task."
 """What a child in the background is told when it is taken up and its turn was cut off."""
@@ -33,6 +34,33 @@ def child_name(parent: str, subagent: str, invocation_id: str) -> str:
     """The name of the session that a call starts: the same call, the same child."""
     tail = f"/{subagent}-{sha256(invocation_id.encode()).hexdigest()[:12]}"
     return parent[: SESSION_NAME_MAX_CHARS - len(tail)] + tail
+
+
+def objection(state: State, subagent: Subagent, limits: Limits, invocation_id: str) -> str:
+    """Why the call may not give a child a task now, "" if it may. Asked as that is logged: no two take one place."""
+    if state.depth >= limits.subagent_depth:
+        return f"children may be {limits.subagent_depth} levels deep at most. Do it yourself."
+    if invocation_id in state.assigned:
+        return "a call starts one child at most."
+    alike = sum(state.children[name].subagent == subagent.name for name in state.unsettled)
+    if len(state.unsettled) >= limits.subagents_at_once:
+        busy = f"{len(state.unsettled)} children"
+    elif subagent.at_once is not None and alike >= subagent.at_once:
+        busy = f"{alike} of its kind"
+    else:
+        return ""
+    return (
+        f"{busy} are at work in this session, and no more may be at once. Wait until one is at rest, or call one off."
+    )
+
+
+def states_of(state: State, subagent: str) -> tuple[ChildState, ...]:
+    """How the background children of one kind stand, the first that was started first."""
+    return tuple(
+        ChildState(child=name, task=task.task, working=name in state.unsettled)
+        for name, task in state.children.items()
+        if task.background and task.subagent == subagent
+    )
 
 
 def goes_on_as(child: State, invocation_id: str) -> str | None:

@@ -1,7 +1,7 @@
 """The children of one owned session: given a task by a call, driven, settled in their parent's log.
 
-A child is an ordinary session of the same file, opened through the same door. What is its parent's alone is to
-give it a task (`subagent/spawned`, before the child exists) and to say what came of it (`subagent/settled`).
+What is a parent's alone is to give a child a task (`subagent/spawned`, before the child exists) and to say what came
+of it (`subagent/settled`).
 
 | the child's call     | the turn is cancelled     | the session is closed           | after a crash               |
 |----------------------|---------------------------|---------------------------------|-----------------------------|
@@ -14,24 +14,34 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from contextvars import Context
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import trio
-from attrs import evolve, frozen
 
-from flightlog.core.children import GO_ON, child_name, ended, goes_on_as, last_words, outcome, settlement, settling
+from flightlog.core.children import (
+    GO_ON,
+    child_name,
+    ended,
+    goes_on_as,
+    last_words,
+    objection,
+    outcome,
+    settlement,
+    settling,
+    states_of,
+)
 from flightlog.core.inbox import keyed_id, removed, waiting, wakes
-from flightlog.core.limits import CHILD_POLL_S, CHILD_WAIT_S, Limits
+from flightlog.core.limits import CHILD_POLL_S, CHILD_WAIT_S
 from flightlog.core.state import State
+from flightlog.runtime.child_opening import House, opened, tools_for
 from flightlog.runtime.child_port import OfCall
-from flightlog.runtime.child_run import LATE, Child, Halt, cancel_when, halt_when, run_until
+from flightlog.runtime.child_run import LATE, Halt, cancel_when, halt_when, run_until
 from flightlog.runtime.error_groups import described
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.mailbox import Mailbox
-from flightlog.runtime.registry import Registry
 from flightlog_hookspecs.errors import (
     Fenced,
     InvariantViolation,
@@ -42,42 +52,10 @@ from flightlog_hookspecs.errors import (
     ToolError,
     UsageError,
 )
-from flightlog_hookspecs.events import Event, SessionCreated, SubagentSettled, SubagentSpawned, TurnEnd
+from flightlog_hookspecs.events import Event, SubagentSettled, SubagentSpawned, TurnEnd
 from flightlog_hookspecs.subagents import ChildEnd, ChildState, Subagent
 
 CALLED_OFF: Final = "called off by its parent"
-
-
-class OpenSession(Protocol):
-    """How a session is opened, and created when there is none: `Kernel.session` for the kernel itself."""
-
-    def __call__(
-        self,
-        name: str,
-        *,
-        created: Callable[..., SessionCreated],
-        model: str | None,
-        system: str | None,
-        limits: Limits,
-        approver: bool,
-        outer: Registry,
-    ) -> AbstractAsyncContextManager[tuple[Child, Journal]]:
-        """Own session `name` while the context lasts. What is registered in `outer` is there, too."""
-
-
-@frozen(kw_only=True)
-class House:
-    """What a child lives in: its parent's."""
-
-    registry: Registry
-    model: str
-    limits: Limits
-    approver: bool
-    open: OpenSession
-    start_soon: Callable[..., object]
-    """Start a task that is the kernel's, not its caller's."""
-    redact: Callable[[str], str]
-    """What may be written of words that came from outside."""
 
 
 class Children:
@@ -167,48 +145,40 @@ class Children:
 
     async def call_off(self, subagent: Subagent, child: str) -> None:
         """See `flightlog_hookspecs.Children`."""
-        self._check_theirs(subagent, child)
+        task = self._check_theirs(subagent, child)
         if child not in self._journal.state.unsettled:
             raise ToolError(f"{child!r} has come to rest already. What came of it was told in a message.")
         self.take_up()
-        if (halt := self._halts.get(child)) is not None:
-            halt.end(CALLED_OFF)
-        while (leaves := self._followed.get(child)) is not None:
-            await leaves.wait()
-        if child in self._journal.state.unsettled:
+        if child in self._followed:
+            left = self._followed[child]
+            self._halts[child].end(CALLED_OFF)
+            await left.wait()
+        state = self._journal.state
+        if child in state.unsettled and state.children[child] == task:
             raise ToolError(f"{child!r} was not called off: this session is about to be closed.")
 
     def states(self, subagent: Subagent) -> tuple[ChildState, ...]:
         """See `flightlog_hookspecs.Children`."""
-        state = self._journal.state
-        return tuple(
-            ChildState(child=name, task=task.task, working=name in state.unsettled)
-            for name, task in state.children.items()
-            if task.background and task.subagent == subagent.name
-        )
+        return states_of(self._journal.state, subagent.name)
 
-    def _check_theirs(self, subagent: Subagent, child: str) -> None:
+    def _check_theirs(self, subagent: Subagent, child: str) -> SubagentSpawned:
+        """The newest task of a background child of that kind."""
         task = self._journal.state.children.get(child)
         if task is None or not task.background or task.subagent != subagent.name:
             raise ToolError(f"{child!r} is not a child of this session that {subagent.name!r} has started.")
+        return task
 
     async def _assign(
         self, subagent: Subagent, text: str, invocation_id: str, *, background: bool, child: str = ""
     ) -> tuple[SubagentSpawned, tuple[str, ...]]:
         """Log the task of a child, a new one unless it is named; returns it and the tools a new one may use."""
-        tools = () if child else self._tools(subagent)
+        tools = () if child else tools_for(subagent, self._house.registry)
         task: SubagentSpawned | None = None
 
         def spawned(state: State) -> SubagentSpawned:
             nonlocal task
-            if state.depth >= self._house.limits.subagent_depth:
-                raise ToolError(
-                    f"{subagent.name!r} was not started: children may be {self._house.limits.subagent_depth} levels "
-                    "deep at most. Do it yourself."
-                )
-            self._check_room(subagent, state)
-            if invocation_id in state.assigned:
-                raise ToolError("A call starts one child at most.")
+            if why := objection(state, subagent, self._house.limits, invocation_id):
+                raise ToolError(f"{subagent.name!r} was not started: {why}")
             task = SubagentSpawned(
                 child=child or child_name(self._journal.session, subagent.name, invocation_id),
                 subagent=subagent.name,
@@ -227,17 +197,6 @@ class Children:
         assert task is not None, "it was appended"
         return task, tools
 
-    def _check_room(self, subagent: Subagent, state: State) -> None:
-        """That one more child may work. Asked as its task is logged, so no two take the last place."""
-        at_once = self._house.limits.subagents_at_once
-        alike = sum(state.children[name].subagent == subagent.name for name in state.unsettled)
-        if len(state.unsettled) >= at_once or (subagent.at_once is not None and alike >= subagent.at_once):
-            busy = f"{alike} of its kind" if len(state.unsettled) < at_once else f"{at_once} children"
-            raise ToolError(
-                f"{subagent.name!r} was not started: {busy} are at work in this session, and no more may be at once. "
-                "Wait until one has come to rest, or call one off."
-            )
-
     def _until_us(self, subagent: Subagent) -> int:
         limit_s = subagent.timeout_s
         return 0 if limit_s is None else self._journal.clock.now_us() + int(limit_s * 1_000_000)
@@ -246,28 +205,12 @@ class Children:
         """How much of the time for `task` is left."""
         return (task.until_us - self._journal.clock.now_us()) / 1_000_000 if task.until_us else math.inf
 
-    def _tools(self, subagent: Subagent) -> tuple[str, ...]:
-        """The names of the tools that a new child may use."""
-        has = self._house.registry.tools
-        wanted = tuple(sorted(has)) if subagent.tools is None else subagent.tools
-        if missing := [name for name in wanted if name not in has]:
-            raise ToolError(
-                f"{subagent.name!r} was not started: there is no tool {', '.join(map(repr, missing))} here."
-            )
-        changing = [name for name in wanted if has[name].item.tool.effect != "read"]
-        if subagent.effect == "read" and changing:
-            raise ToolError(
-                f"{subagent.name!r} was not started: it says that it only reads, but {', '.join(map(repr, changing))} "
-                "may do more."
-            )
-        return wanted
-
     async def _waited_for(
         self, task: SubagentSpawned, subagent: Subagent, tools: tuple[str, ...], stopped: trio.Event
     ) -> SubagentSettled:
         """What comes of the task of a child that its call waits for."""
         try:
-            async with self._opened(task, subagent, tools) as (child, journal):
+            async with opened(self._journal, self._house, task, subagent, tools) as (child, journal):
                 await child.followup(task.task, key=task.invocation_id)
                 limit_s = CHILD_WAIT_S if subagent.timeout_s is None else subagent.timeout_s
                 await run_until(child, partial(cancel_when, child, stopped, limit_s))
@@ -331,7 +274,7 @@ class Children:
         halt: Halt,
     ) -> None:
         try:
-            async with self._opened(task, subagent, tools) as (child, journal):
+            async with opened(self._journal, self._house, task, subagent, tools) as (child, journal):
                 await child.followup(task.task, key=task.invocation_id)
                 begun.set()
                 while True:
@@ -359,40 +302,6 @@ class Children:
             if not self._leaving.is_set():
                 await self._settle(self._failed(task, error))
 
-    @asynccontextmanager
-    async def _opened(
-        self, task: SubagentSpawned, subagent: Subagent | None, tools: tuple[str, ...] | None
-    ) -> AsyncIterator[tuple[Child, Journal]]:
-        """Own the child. Only one that is given `tools` may be new."""
-        parent, house = self._journal, self._house
-        if tools is None and parent.store.key_of(task.child) is None:
-            raise UsageError(
-                "its session is not in this file: it was purged, was left behind by an export, or never began"
-            )
-        created = partial(
-            SessionCreated,
-            parent_session=parent.session,
-            parent_uid=parent.uid,
-            depth=task.depth,
-            tools=tools,
-        )
-        async with house.open(
-            task.child,
-            created=created,
-            model=(subagent.model or house.model) if subagent else None,
-            system=subagent.prompt if subagent else None,
-            limits=_lowered(house.limits, task),
-            approver=house.approver,
-            outer=house.registry,
-        ) as (child, journal):
-            if journal.state.parent != parent.uid:
-                raise UsageError("its session exists already, and is not a child of this one")
-            if tools is None and journal.state.repair:
-                raise UsageError("its log was repaired, so what it did may be lost. Look at it, and resume it by hand")
-            if subagent is None and journal.state.header is None:
-                raise UsageError("it had not begun, and no such subagent is registered any more")
-            yield child, journal
-
     def _outcome(self, task: SubagentSpawned, journal: Journal, cause: str = "") -> SubagentSettled:
         words = last_words(journal.history.messages(), keyed_id(task.invocation_id))
         end = ended(journal.state, cause)
@@ -417,9 +326,3 @@ class Children:
     def _tell(self) -> None:
         self._news.set()
         self._news = trio.Event()
-
-
-def _lowered(limits: Limits, task: SubagentSpawned) -> Limits:
-    """The limits of a child: those of its parent, or less."""
-    steps = min(task.steps_per_turn or limits.steps_per_turn, limits.steps_per_turn)
-    return evolve(limits, steps_per_turn=steps)
