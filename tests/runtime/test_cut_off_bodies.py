@@ -10,7 +10,7 @@ import pytest
 import trio
 
 import flightlog
-from flightlog.errors import StoreStopped, ToolError, UsageError
+from flightlog.errors import StoreError, StoreStopped, ToolError, UsageError
 from flightlog.events import AssistantDelta, ToolResult, TurnEnd
 from flightlog.testing import FakeModel, calls, words
 from flightlog_hookspecs import BlockEnd, BlockStart, TextBlock, TextDelta, Tool, tool
@@ -147,7 +147,7 @@ async def test_whoever_serves_is_told_when_the_store_stops_or_the_session_is_clo
                 async with trio.open_nursery() as serving:
                     serving.start_soon(served, session, stopped)
                     await trio.testing.wait_all_tasks_blocked()
-                    kernel._store.stop("planted fault")
+                    kernel._store.stop(StoreError("planted fault"))
     assert [type(error) for error in stopped] == [StoreStopped]
     assert [type(error) for error in closed] == [UsageError]
 

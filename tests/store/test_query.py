@@ -266,7 +266,7 @@ async def test_closing_the_kernel_ends_what_still_runs(log: Path) -> None:
 
 async def test_a_stopped_kernel_can_still_be_asked(log: Path) -> None:
     async with opened(log, FakeModel([])) as kernel:
-        kernel._store.stop("planted")
+        kernel._store.stop(StoreError("planted"))
         assert (await kernel.query("SELECT 1")).rows == ((1,),)
 
 

@@ -10,6 +10,7 @@ import trio
 from flightlog.core.limits import BUSY_POLL_S, BUSY_WAIT_MAX_S
 from flightlog.store.connection import Busy
 from flightlog.store.store import Store
+from flightlog_hookspecs.errors import StoreError
 
 T = TypeVar("T")
 
@@ -22,5 +23,6 @@ async def when_free(store: Store, work: Callable[[], T]) -> T:
             return work()
         except Busy:
             if trio.current_time() >= give_up:
-                raise store.stop(f"another process has held the write lock for {BUSY_WAIT_MAX_S:.0f} s") from None
+                held = f"{store.path}: another process has held the write lock for {BUSY_WAIT_MAX_S:.0f} s"
+                raise store.stop(StoreError(held)) from None
         await trio.sleep(BUSY_POLL_S)

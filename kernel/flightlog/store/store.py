@@ -75,7 +75,7 @@ class Store:
         try:
             self._file.check_in_place()
         except StoreError as error:
-            self._stopped = error
+            self.stop(error)
             raise
 
     @property
@@ -83,10 +83,10 @@ class Store:
         """Whether a storage fault has ended all writing."""
         return self._stopped is not None
 
-    def stop(self, why: str) -> StoreError:
-        """Refuse everything from now on: what had to be saved could not be. Returns the error to raise."""
-        self._stopped = StoreError(f"{self.path}: {why}")
-        return self._stopped
+    def stop(self, fault: StoreError) -> StoreError:
+        """Refuse everything from now on: what had to be saved could not be. Returns `fault`, to be raised."""
+        self._stopped = fault
+        return fault
 
     def check_process(self) -> None:
         """Raise `ForkedProcess` in a child of the process that opened the store, `UsageError` once it is closed."""
@@ -180,7 +180,7 @@ class Store:
             raise
         except BaseException as error:
             self.database.rollback()
-            self._stopped = error if isinstance(error, StoreError) else StoreError(repr(error))
+            self.stop(error if isinstance(error, StoreError) else StoreError(repr(error)))
             raise
 
     def _insert(self, append: Sequence[Encoded], blobs: Sequence[Blob]) -> None:

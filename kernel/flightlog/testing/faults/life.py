@@ -24,6 +24,7 @@ from flightlog.testing.faults.recorder import Recorder, recording
 from flightlog.testing.faults.workloads import Workload, watched
 from flightlog.testing.faults.world import Fact, World
 from flightlog.testing.memory import memory_folder
+from flightlog_hookspecs.errors import StoreError
 from flightlog_hookspecs.events import Message, Record
 
 Row = tuple[Any, ...]
@@ -132,7 +133,7 @@ def look(path: str) -> Found:
         keys = {name: store.read("session_key", name)[0][0] for (name,) in store.read("session_names")}
         return Found(_rows(store), store.read("last_letter")[0][0], keys)
     finally:
-        store.stop("looked at only")  # so that closing does not mark it as closed
+        store.stop(StoreError("looked at only"))  # so that closing does not mark it as closed
         store.close()
 
 
@@ -216,7 +217,7 @@ async def recovered(
             for name in names:
                 await sessions.enter_async_context(kernel.session(name, model=workload.model, approver=True))
             rows, files = _rows(store), bench.photograph()
-            store.stop("killed")
+            store.stop(StoreError("killed"))
     finally:
         await kernel.close()
         store.close()
