@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
 
 import trio
 from attrs import define, field, frozen
@@ -14,8 +14,10 @@ from flightlog.runtime.inbox import Accepted
 from flightlog.runtime.journal import HeadToken
 from flightlog.runtime.session import Session
 from flightlog.store.connection import ApswDatabase, Busy
+from flightlog.store.log_file import LogFile
+from flightlog.store.store import Store
 from flightlog_hookspecs import Tool, ToolContext
-from flightlog_hookspecs.errors import StoreError
+from flightlog_hookspecs.errors import Fenced, StoreError
 from flightlog_hookspecs.tools import Effect, Mode
 
 
@@ -64,7 +66,10 @@ class Done:
 
 @frozen
 class Ended:
-    """The body that was started at row `call_seq` has ended, and time has passed since, whoever else still runs."""
+    """The body that was started at row `call_seq` has ended, and time has passed since, whoever else still runs.
+
+    In that time the file could be written: no other process held it, and the kernel had not stopped.
+    """
 
     session: str
     call_seq: int
@@ -72,10 +77,17 @@ class Ended:
 
 @frozen
 class Failed:
-    """The file could not be written."""
+    """The file could not be written: nothing is, from here on."""
 
 
 Fact = Committed | Held | Reached | Posted | Done | Ended | Failed
+
+_WRITING: Final = (
+    (ApswDatabase, "begin"),
+    (ApswDatabase, "write"),
+    (ApswDatabase, "commit"),
+    (LogFile, "record_durable"),
+)
 
 
 def _unheard(path: str) -> None:
@@ -92,18 +104,18 @@ class World:
     keep: Callable[[str], None] = field(default=_unheard, init=False)
     """Called with the path of a file there that was just changed, all or nothing, by code that is not watched."""
     _barrier: bool = field(default=False, init=False)
-    _busy: bool = field(default=False, init=False)
     _ended: list[tuple[float, Ended]] = field(factory=list, init=False)
+    _busy: bool = field(default=False, init=False)
+    _failed: bool = field(default=False, init=False)
 
     def boundary(self, name: str, session: str, seq: int) -> None:
         """The kernel's `on_boundary`."""
-        while self._ended and self._ended[0][0] < trio.current_time():
-            self.ledger.append(self._ended.pop(0)[1])
+        self._let_time_pass()
         if name == "committed":
             self.ledger.append(Committed(session, seq, self._barrier))
         elif name in ("request", "tool"):
             self.ledger.append(Reached(session, seq, name))
-        elif name == "tool-done" and not self._busy:
+        elif name == "tool-done" and not self._failed:
             self._ended.append((trio.current_time(), Ended(session, seq)))
 
     def held(self, token: HeadToken) -> None:
@@ -154,37 +166,65 @@ class World:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """See which commits are barriers, as the store asks for them, and which of them fail."""
-        begin, commit = ApswDatabase.begin, ApswDatabase.commit
+        """See which commits are barriers, as the store asks for them, who waits for the file, and what fails."""
+        begin, stop = ApswDatabase.begin, Store.stop
 
         def watched_begin(database: ApswDatabase, *, barrier: bool) -> None:
             self._barrier = barrier
-            with self._failing():
+            self._let_time_pass()
+            try:
                 begin(database, barrier=barrier)
+            except Busy:
+                self._busy = True
+                raise
+            self._is_free()
+
+        def watched_stop(store: Store, fault: StoreError) -> StoreError:
+            self._has_failed()
+            return stop(store, fault)
+
+        with ExitStack() as undo:
+            _replace(undo, ApswDatabase, "begin", watched_begin)
+            _replace(undo, Store, "stop", watched_stop)
+            for owner, name in _WRITING:  # seen here too: a kernel might not stop at it
+                _replace(undo, owner, name, self._watched(getattr(owner, name)))
+            yield
+
+    def _watched(self, write: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*arguments: Any, **options: Any) -> Any:
+            try:
+                return write(*arguments, **options)
+            except (Busy, Fenced):
+                raise
+            except StoreError:
+                self._has_failed()
+                raise
+
+        return watched
+
+    def _let_time_pass(self) -> None:
+        """Take the results of those who ended before now for due: they needed no more than a commit."""
+        while self._ended and not self._busy and self._ended[0][0] < trio.current_time():
+            self.ledger.append(self._ended.pop(0)[1])
+
+    def _is_free(self) -> None:
+        """Whoever waited for the file owes what it has to save from now on."""
+        if self._busy:
             self._busy = False
+            self._ended = [(trio.current_time(), ended) for _, ended in self._ended]
 
-        def watched_commit(database: ApswDatabase) -> None:
-            with self._failing():
-                commit(database)
-
-        ApswDatabase.begin, ApswDatabase.commit = watched_begin, watched_commit  # type: ignore[method-assign, assignment]
-        try:
-            yield
-        finally:
-            ApswDatabase.begin, ApswDatabase.commit = begin, commit  # type: ignore[method-assign]
-
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
-        try:
-            yield
-        except Busy:
-            self._busy = True  # who waits for the file owes nothing meanwhile
-            self._ended.clear()
-            raise
-        except StoreError:
-            self._ended.clear()
+    def _has_failed(self) -> None:
+        """What was not saved by now never will be; the next open says of it that it is in doubt."""
+        self._let_time_pass()
+        self._ended.clear()
+        if not self._failed:
             self.ledger.append(Failed())
-            raise
+        self._failed = True
+
+
+def _replace(undo: ExitStack, owner: type, name: str, value: object) -> None:
+    undo.callback(setattr, owner, name, getattr(owner, name))
+    setattr(owner, name, value)
 
 
 def surviving(ledger: Sequence[Fact], *, power_lost: bool) -> list[Fact]:
