@@ -59,7 +59,7 @@ class Bug:
 
 BUGS = (
     Bug(saving.normal_everywhere, power_loss, "words", "P2 P3", 6),
-    Bug(saving.normal_for_intents, power_loss, "tools", "P6", 21),
+    Bug(saving.normal_for_intents, power_loss, "tools", "P6", 21, seed=2),
     Bug(saving.normal_for_requests, power_loss, "words", "P6", 17),
     Bug(saving.normal_for_results, power_loss, "siblings", "P2", 167),
     Bug(saving.normal_for_letters, power_loss, "mailbox", "P2", 147),
@@ -85,6 +85,8 @@ BUGS = (
     Bug(saving.failed_group_taken_for_durable, io_errors, "words", "P2 P3 P9", 2),
     Bug(saving.store_that_opens_itself_again, io_errors, "interleaved", "P9", 6),
     Bug(acting.tool_repeated_when_its_result_could_not_be_saved, io_errors, "tools", "P5 P9", 29),
+    Bug(acting.result_let_go_when_it_could_not_be_saved, io_errors, "siblings", "P3 P9", 22, seed=3),
+    Bug(acting.result_saved_a_moment_later, io_errors, "interleaved", "P2", 21),
     Bug(reading.bad_row_skipped, damage, "tools", "P1 P2", 23),
     Bug(reading.chain_not_compared, damage, "tools", "P1", 2),
     Bug(reading.witness_not_asked, damage, "tools", "P2", 1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import layers
 import pytest
 from layers import Layer
-from matrix import BUGS, PAGE, Bug, rows_of
+from matrix import BUGS, PAGE, Bug, Plant, rows_of
 from planted import acting, saving, saying
 
 from flightlog.testing import faults
@@ -73,6 +73,14 @@ def test_only_a_second_crash_finds_what_a_recovery_leaves_behind() -> None:
         with plant():
             report = run_power_loss(named(where), seed=1, points=120)
             assert not report.violations, report
+
+
+@pytest.mark.parametrize("where", ["siblings", "interleaved"])
+@pytest.mark.parametrize("plant", [acting.result_let_go_when_it_could_not_be_saved, acting.result_saved_a_moment_later])
+def test_a_result_that_is_not_saved_is_found_whoever_works_beside_its_body(plant: Plant, where: str) -> None:
+    """What ends once the file has failed owes nothing: that must not excuse those who could have been saved."""
+    with plant():
+        assert layers.io_errors(where, 3).promise in ("P2", "P3", "P9")
 
 
 def test_a_reproducer_repeats_its_violation_and_finds_nothing_without_the_bug() -> None:

@@ -82,6 +82,42 @@ def tool_repeated_when_its_result_could_not_be_saved() -> Iterator[None]:
 
 
 @contextmanager
+def result_let_go_when_it_could_not_be_saved() -> Iterator[None]:
+    """A storage fault behind a body costs its result only: the store stays open, and the loop goes on."""
+    append = Journal.append
+
+    async def careless(journal: Journal, *events: Any, **options: Any) -> Any:
+        try:
+            return await append(journal, *events, **options)
+        except StoreError:
+            if not _is_end_of_a_body(events):
+                raise
+            journal.store._stopped = None
+            return ()
+
+    with replaced(Journal, "append", careless):
+        yield
+
+
+@contextmanager
+def result_saved_a_moment_later() -> Iterator[None]:
+    """A result waits for a tenth of a second, to be saved together with those that come meanwhile."""
+    append = Journal.append
+
+    async def thrifty(journal: Journal, *events: Any, **options: Any) -> Any:
+        if _is_end_of_a_body(events):
+            await trio.sleep(0.1)
+        return await append(journal, *events, **options)
+
+    with replaced(Journal, "append", thrifty):
+        yield
+
+
+def _is_end_of_a_body(events: Sequence[Any]) -> bool:
+    return any(isinstance(event, ToolResult) and event.call_seq is not None for event in events)
+
+
+@contextmanager
 def result_held_behind_a_slow_sibling() -> Iterator[None]:
     """Results are written together, once all bodies that run have ended."""
     append = Journal.append
