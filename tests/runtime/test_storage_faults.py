@@ -137,6 +137,37 @@ async def test_when_a_result_cannot_be_saved_its_running_siblings_do_not_become_
         assert outcomes_of(path) == ["unknown", "unknown"]
 
 
+async def test_a_body_that_ends_well_after_a_sibling_stopped_the_kernel_is_in_doubt_and_never_repeated(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    path, world, ended = tmp_path / "a.db", World(), list[str]()
+
+    async def slow(context: ToolContext) -> str:
+        world.effects.append(context.invocation_id)
+        await trio.sleep(1)
+        ended.append("slow")
+        return "slow done"
+
+    tools = [
+        Tool(body=slow, name="slow", description="Take your time.", effect="write", mode="parallel"),
+        world.tool("quick", "write", "parallel"),
+    ]
+    model = FakeModel([calls(("slow", {}), ("quick", {})), words("Done.")])
+    async with opened(path, model, *tools) as kernel, kernel.session("s", model="fake:m") as session:
+        await session.followup("hi")
+        plant(kernel, committing("tool/result"))
+        with pytest.raises(DiskFull):
+            await session.run()
+    assert ended == ["slow"], "it was let end by itself"
+    assert len(model.requests) == 1, "and no model was told"
+    async with session_of(path, model, *tools) as session:
+        assert outcomes_of(path) == ["unknown", "unknown"]
+        await session.followup("and on")
+        await session.run()
+    assert len(world.effects) == 2
+    assert_effects(assert_at_rest(path, model), world.effects)
+
+
 async def test_a_body_does_not_start_when_the_store_stopped_after_its_intent_was_saved(tmp_path: Path) -> None:
     """Another session's write may fail between the commit of an intent and the start of its body."""
     path, world = tmp_path / "a.db", World()
