@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Literal, assert_type
 
@@ -14,13 +14,16 @@ from flightlog_hookspecs import (
     BlockEvent,
     Continue,
     Deny,
+    Done,
     Fail,
     FailedRequest,
+    Finding,
     Finish,
     FinishedCall,
     Head,
     Hook,
     Message,
+    NotDone,
     Parameter,
     Price,
     PromptSection,
@@ -37,6 +40,7 @@ from flightlog_hookspecs import (
     Tool,
     ToolContext,
     ToolOutput,
+    Unknown,
     Verdict,
     Veto,
     hook,
@@ -53,6 +57,30 @@ flightlog_contract = 1
 def shout(text: str) -> str:
     """Say it loudly."""
     return text.upper()
+
+
+async def found_out(context: ToolContext, arguments: Mapping[str, object]) -> Finding:
+    """What became of it."""
+    return Done(context.invocation_id) if arguments else NotDone()
+
+
+def cannot_tell(_: ToolContext, __: Mapping[str, object]) -> Unknown:
+    """Nobody knows."""
+    return Unknown()
+
+
+def not_at_night(context: ToolContext, to: str) -> str | None:
+    """Why not."""
+    return f"{to} sleeps" if context.turn else None
+
+
+@tool(effect="write", reconcile=found_out, precheck=not_at_night, key_arguments=("to",))
+def send(to: str) -> None:
+    """Send it."""
+
+
+assert_type(send, Tool)
+Tool(body=str.upper, reconcile=cannot_tell)
 
 
 @tool(mode="parallel", effect="read", timeout_s=2.5, isolation="thread")

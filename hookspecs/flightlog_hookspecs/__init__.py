@@ -55,7 +55,20 @@ from flightlog_hookspecs.stream import (
     Usage,
 )
 from flightlog_hookspecs.subagents import ChildEnd, Children, ChildState, Subagent
-from flightlog_hookspecs.tools import Effect, Isolation, Mode, Outcome, Tool, ToolContext, ToolOutput, tool
+from flightlog_hookspecs.tools import (
+    Done,
+    Effect,
+    Finding,
+    Isolation,
+    Mode,
+    NotDone,
+    Outcome,
+    Tool,
+    ToolContext,
+    ToolOutput,
+    Unknown,
+    tool,
+)
 
 __all__ = [
     "CONTRACT_VERSION",
@@ -77,11 +90,13 @@ __all__ = [
     "Children",
     "Continue",
     "Deny",
+    "Done",
     "Effect",
     "Fail",
     "FailedRequest",
     "Failure",
     "FileBlock",
+    "Finding",
     "Finish",
     "FinishReason",
     "FinishedCall",
@@ -90,6 +105,7 @@ __all__ = [
     "Isolation",
     "Message",
     "Mode",
+    "NotDone",
     "Outcome",
     "Parameter",
     "Point",
@@ -118,6 +134,7 @@ __all__ = [
     "ToolOutput",
     "ToolResult",
     "ToolSpec",
+    "Unknown",
     "Usage",
     "UserMessage",
     "Verdict",

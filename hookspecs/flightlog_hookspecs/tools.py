@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, overload
 
 from attrs import Factory, field, frozen
@@ -54,6 +54,30 @@ class ToolOutput:
     """Whether the call counts as failed."""
 
 
+@frozen
+class Done:
+    """The call has taken effect."""
+
+    output: object
+    """Its result, as the body would have returned it."""
+
+
+@frozen
+class NotDone:
+    """The call has not taken effect, and never will by itself: it may run."""
+
+
+@frozen
+class Unknown:
+    """Nobody can tell whether the call has taken effect."""
+
+
+Finding = Done | NotDone | Unknown
+"""What a reconciler finds out about a call."""
+Reconcile = Callable[[ToolContext, Mapping[str, Any]], Finding | Awaitable[Finding]]
+Precheck = Callable[..., str | Awaitable[str | None] | None]
+
+
 @frozen(kw_only=True)
 class Tool:
     """A capability the model may call.
@@ -68,6 +92,9 @@ class Tool:
     in a thread, async ones on the kernel's own unless `isolation="thread"` gives them one with a loop of
     theirs; `isolation="process"` runs the body in a process of its own, so that a segfault or
     an endless C loop is one failed call (the body must be importable by name).
+
+    `reconcile` and `precheck` run beside the kernel or in a thread of it, sync or async, for at most
+    `timeout_s` seconds each. One that raises or hangs finds nothing out, and lets nothing run.
     """
 
     body: Callable[..., object]
@@ -86,6 +113,18 @@ class Tool:
     """Seconds a call may take."""
     isolation: Isolation = "inline"
     """Where the body runs: beside the kernel, in a thread or in a process of its own."""
+    reconcile: Reconcile | None = None
+    """`reconcile(context, arguments)` finds out whether a call that was cut off has taken effect, and changes nothing.
+
+    It is given the invocation id and the arguments that the body had. Asked only about "write" and "external" calls."""
+    precheck: Precheck | None = None
+    """`precheck(**arguments)` or `precheck(context, **arguments)`, asked right before each start of the body.
+
+    None lets the call run; a string, or a `ToolError`, is why it must not, for the model."""
+    refreshable: bool = False
+    """Whether a "read" tool's answers go stale, so that they may be asked for again when a task is resumed."""
+    key_arguments: Sequence[str] = ()
+    """The parameters that make two calls the same action; none named: all of them."""
 
 
 @overload
@@ -99,6 +138,10 @@ def tool(
     effect: Effect = ...,
     timeout_s: float = ...,
     isolation: Isolation = ...,
+    reconcile: Reconcile | None = ...,
+    precheck: Precheck | None = ...,
+    refreshable: bool = ...,
+    key_arguments: Sequence[str] = ...,
 ) -> Callable[[Callable[..., object]], Tool]: ...
 def tool(
     body: Callable[..., object] | None = None, /, **options: Any

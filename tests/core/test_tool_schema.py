@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 
 from flightlog.core import canonical
 from flightlog.core.tool_schema import DIALECT, PreparedTool, prepare
-from flightlog_hookspecs import Tool, ToolContext, tool
+from flightlog_hookspecs import Done, NotDone, Tool, ToolContext, tool
 from flightlog_hookspecs.errors import UsageError
 
 
@@ -278,8 +278,19 @@ async def asynchronous(x: int) -> None:
     """Do it."""
 
 
+def looks(context: ToolContext, arguments: object) -> NotDone:
+    return NotDone()
+
+
+def two_parameters(x: int, y: int = 0) -> None:
+    """Do it."""
+
+
 around: list[object] = []
 around.append(around)
+
+
+TWO_PARAMETERS = {"type": "object", "properties": {"x": {}, "y": {}}, "required": ["x"]}
 
 
 @pytest.mark.parametrize(
@@ -295,7 +306,7 @@ around.append(around)
         (opaque, {}, "its signature has no JSON Schema: type <class 'complex'> is not supported"),
         (not_a_number, {}, "nan is not a JSON number"),
         (late_context, {}, "the ToolContext parameter must come first"),
-        (max, {}, "its signature cannot be read"),
+        (max, {}, "its body's signature cannot be read"),
         (5, {"name": "t"}, "its body 5 is not callable"),
         (lambda: None, {}, "tool name '<lambda>' must be 1 to 64 ASCII letters"),
         (fine, {"name": ""}, "tool name '' must be"),
@@ -310,6 +321,26 @@ around.append(around)
         (fine, {"mode": "serial"}, "mode must be one of .*'parallel', 'exclusive'.*, not 'serial'"),
         (fine, {"effect": "none"}, "effect must be one of .*'external'.*, not 'none'"),
         (fine, {"isolation": "docker"}, "isolation must be one of .*'process'.*, not 'docker'"),
+        (fine, {"reconcile": 5}, "its reconcile 5 is not callable"),
+        (fine, {"reconcile": max}, "its reconcile's signature cannot be read"),
+        (fine, {"reconcile": lambda arguments: None}, r"cannot be called as reconcile\(context, arguments\)"),
+        (fine, {"reconcile": lambda context, arguments, more: None}, r"reconcile\(context, arguments\): .*'more'"),
+        (fine, {"precheck": 5}, "its precheck 5 is not callable"),
+        (fine, {"precheck": max}, "its precheck's signature cannot be read"),
+        (fine, {"precheck": lambda: None}, r"cannot be called as precheck\(\*\*arguments\).*'x'"),
+        (fine, {"precheck": lambda context: None}, r"cannot be called as precheck\(\*\*arguments\).*'x'"),
+        (fine, {"precheck": lambda x, y: None}, r"cannot be called as precheck\(\*\*arguments\).*'y'"),
+        (
+            two_parameters,
+            {"precheck": lambda x, y: None, "parameters": TWO_PARAMETERS},
+            r"cannot be called as precheck\(\*\*arguments\).*'y'",
+        ),
+        (fine, {"refreshable": 1, "effect": "read"}, "refreshable must be True or False"),
+        (fine, {"refreshable": True}, "only a tool with effect='read' is refreshable, not 'external'"),
+        (fine, {"key_arguments": "x"}, "key_arguments must be names of parameters, not 'x'"),
+        (fine, {"key_arguments": [1]}, r"key_arguments must be names of parameters, not \[1\]"),
+        (fine, {"key_arguments": 5}, "key_arguments must be names of parameters, not 5"),
+        (fine, {"key_arguments": ("x", "z")}, "key_arguments name 'z', which is none of its parameters"),
         (asynchronous, {"isolation": "process"}, "needs a sync function importable by name"),
         (lambda: None, {"isolation": "process", "name": "t"}, "needs a sync function importable by name"),
         (fine, {"parameters": {"type": "array"}}, "must be a schema of type 'object'"),
@@ -343,3 +374,28 @@ def test_a_tool_that_cannot_work_is_refused_when_it_is_registered(body: Any, opt
         prepared(body, **options)
     assert "tool" in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "wants_context"),
+    [
+        ({"precheck": lambda x, y: None}, False),
+        ({"precheck": lambda context, x, y: None}, True),
+        ({"precheck": lambda **arguments: None}, False),
+        ({"precheck": lambda context, **arguments: None}, True),
+        ({"precheck": lambda x, y=1: None, "parameters": TWO_PARAMETERS}, False),
+        ({"reconcile": looks}, False),
+        ({"reconcile": lambda *both: Done("x")}, False),
+        ({"effect": "read", "refreshable": True, "key_arguments": ["x"]}, False),
+    ],
+)
+def test_what_stands_beside_a_body_may_take_what_the_body_takes(options: dict[str, Any], wants_context: bool) -> None:
+    assert prepared(two_parameters, **options).precheck_wants_context is wants_context
+
+
+def test_options_of_the_decorator_are_those_of_the_tool() -> None:
+    @tool(effect="write", reconcile=looks, precheck=lambda x: None, key_arguments=("x",))
+    def pay(x: int) -> None:
+        """Pay."""
+
+    assert (pay.reconcile, pay.key_arguments, pay.refreshable) == (looks, ("x",), False)

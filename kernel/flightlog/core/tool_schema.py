@@ -8,7 +8,7 @@ registered, not with the package.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
@@ -31,7 +31,8 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 class PreparedTool:
     """A tool ready to be offered and called.
 
-    `wants_context`: the body's first positional parameter takes the `ToolContext`.
+    `wants_context`: the body's first positional parameter takes the `ToolContext`; so does
+    `precheck_wants_context` of the precheck's.
     """
 
     tool: Tool
@@ -39,6 +40,7 @@ class PreparedTool:
     plugin: str
     plugin_version: str
     wants_context: bool
+    precheck_wants_context: bool
     validator: Draft202012Validator = field(eq=False, repr=False)
     convert: Callable[[dict[str, Any]], dict[str, Any]] = field(eq=False, repr=False)
 
@@ -95,6 +97,7 @@ def prepare(tool: Tool, plugin: str, plugin_version: str) -> PreparedTool:
         plugin=plugin,
         plugin_version=plugin_version,
         wants_context=wants_context,
+        precheck_wants_context=_checked_companions(tool, schema),
         validator=_validator(text),
         convert=convert,
     )
@@ -173,11 +176,53 @@ def _check_fields(tool: Tool) -> None:
             )
 
 
-def _signature(tool: Tool) -> tuple[bool, list[inspect.Parameter]]:
+def _checked_companions(tool: Tool, schema: dict[str, Any]) -> bool:
+    """Check what stands beside the body, given the schema of its arguments. Whether the precheck wants a context."""
+    known = schema.get("properties", {})
+    keys = tool.key_arguments
+    if isinstance(keys, str) or not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
+        raise UsageError(f"tool {tool.name!r}: key_arguments must be names of parameters, not {keys!r:.100}")
+    if missing := [key for key in keys if key not in known]:
+        raise UsageError(f"tool {tool.name!r}: key_arguments name {missing[0]!r}, which is none of its parameters")
+    if type(tool.refreshable) is not bool:
+        raise UsageError(f"tool {tool.name!r}: refreshable must be True or False")
+    if tool.refreshable and tool.effect != "read":
+        raise UsageError(f"tool {tool.name!r}: only a tool with effect='read' is refreshable, not {tool.effect!r}")
+    if tool.reconcile is not None:
+        _bound(tool, "reconcile", tool.reconcile, (None, None), ())
+    if tool.precheck is None:
+        return False
+    wants_context = next(iter(_parameters(tool, "precheck", tool.precheck)), "") == "context"
+    leading = (None,) if wants_context else ()
+    _bound(tool, "precheck", tool.precheck, leading, known)
+    if tool.parameters is not None:  # else the body's defaults fill in what the model left out
+        _bound(tool, "precheck", tool.precheck, leading, schema.get("required", ()))
+    return wants_context
+
+
+def _bound(
+    tool: Tool, what: str, function: Callable[..., object], leading: tuple[None, ...], named: Iterable[str]
+) -> None:
+    """Raise `UsageError` unless `function` can be called so."""
+    _parameters(tool, what, function)
     try:
-        parameters = list(inspect.signature(tool.body).parameters.values())
+        inspect.signature(function).bind(*leading, **dict.fromkeys(named))
+    except TypeError as error:
+        form = "reconcile(context, arguments)" if what == "reconcile" else "precheck(**arguments), as its body is"
+        raise UsageError(f"tool {tool.name!r}: it cannot be called as {form}: {error}") from None
+
+
+def _parameters(tool: Tool, what: str, function: object) -> Mapping[str, inspect.Parameter]:
+    if not callable(function):
+        raise UsageError(f"tool {tool.name!r}: its {what} {function!r:.100} is not callable")
+    try:
+        return inspect.signature(function).parameters
     except (TypeError, ValueError) as error:
-        raise UsageError(f"tool {tool.name!r}: its signature cannot be read: {error}") from None
+        raise UsageError(f"tool {tool.name!r}: its {what}'s signature cannot be read: {error}") from None
+
+
+def _signature(tool: Tool) -> tuple[bool, list[inspect.Parameter]]:
+    parameters = list(_parameters(tool, "body", tool.body).values())
     wants_context = bool(parameters) and parameters[0].name == "context"
     named = parameters[1:] if wants_context else parameters
     for parameter in named:
