@@ -21,7 +21,7 @@ from flightlog_hookspecs.tools import Effect, Mode, Outcome
 Slot = Literal["next_turn", "next_step"]
 Source = Literal["user", "plugin", "context", "resync", "subagent", "timer"]
 SpliceCause = Literal["accepted", "claimed", "withdrawn", "edited", "cancelled"]
-Verb = Literal["followup", "steer", "inject", "approve", "cancel", "pause", "resume", "amend"]
+Verb = Literal["followup", "steer", "inject", "approve", "answer", "cancel", "pause", "resume", "amend"]
 LetterOutcome = Literal["obeyed", "repeated", "refused"]
 TurnEndReason = Literal[
     "completed",
@@ -35,7 +35,12 @@ TurnEndReason = Literal[
     "paused",
     "interrupted",
 ]
-Decision = Literal["allowed", "denied", "cancelled"]
+Told = Literal["done", "not_done", "unknown"]
+"""What a person says about the outcome of a call."""
+Decision = Literal["allowed", "denied", "cancelled", Told]
+About = Literal["", "outcome"]
+Resumed = Literal["", "repeatable", "reconciled", "answered"]
+ToldBy = Literal["", "reconcile", "person", "done_row"]
 TaskClass = Literal["core", "normal", "batch"]
 TaskStateName = Literal["pending", "running", "recovering", "paused", "completed", "failed", "cancelled"]
 AnswerFinish = Literal[FinishReason, "interrupted"]
@@ -354,6 +359,9 @@ class ToolCall:
     """A body is about to run: committed before it starts.
 
     `position` is the call's place in its message, from 0; `message_seq` is that message's row.
+
+    A call that an earlier owner started and that has no result may start again, as the same invocation. `resumed`
+    says why: its effect is "repeatable", or it has none yet, as its tool ("reconciled") or a person ("answered") knows.
     """
 
     kind: ClassVar[Literal["tool/call"]] = "tool/call"
@@ -367,6 +375,7 @@ class ToolCall:
     effect: Effect
     plugin: str
     plugin_version: str
+    resumed: Resumed = ""
 
 
 @frozen(kw_only=True)
@@ -382,7 +391,8 @@ class Spill:
 class ToolResult:
     """The answer to one call, committed when its body ended; what the model is shown.
 
-    `call_seq` is the row of the `tool/call`, None when no body ran. `duration_us` is microseconds.
+    `call_seq` is the row of the newest `tool/call`, None when no body ran. `duration_us` is microseconds.
+    Of a call that was cut off, `told_by` says who knew how it ended, when the body itself could not say any more.
     """
 
     kind: ClassVar[Literal["tool/result"]] = "tool/result"
@@ -395,6 +405,7 @@ class ToolResult:
     call_seq: int | None = None
     duration_us: int = 0
     spill: Spill | None = None
+    told_by: ToldBy = ""
 
     @property
     def text(self) -> str:
@@ -406,7 +417,8 @@ class ToolResult:
 class ApprovalAsked:
     """A guard wants a person to decide about a call before it starts.
 
-    `arguments` are those that it will run with when a guard has changed them, else "".
+    `arguments` are those that it will run with when a guard has changed them, else "". One `about` the "outcome"
+    wants to know whether a call that was cut off has taken effect.
     """
 
     kind: ClassVar[Literal["approval/asked"]] = "approval/asked"
@@ -417,11 +429,15 @@ class ApprovalAsked:
     question: str
     guard: str
     arguments: str = ""
+    about: About = ""
 
 
 @frozen(kw_only=True)
 class ApprovalDecided:
     """The answer to the question at `asked_seq`. The first one counts, a later one is only recorded.
+
+    Before a start it is "allowed" or "denied"; about an outcome it is "done", "not_done" or "unknown". A question that
+    needs no answer any more is "cancelled".
 
     One to `remember` tells guards about later calls of the same tool in this session.
     """

@@ -59,8 +59,10 @@ def test_a_fork_is_legal_and_shows_the_model_what_its_origin_did(log: LegalLog) 
         assert state.header == folded(origin).header
         assert seen(fork) == seen(origin)
         assert not any(isinstance(record.event, LEFT_BEHIND) for record in fork)
-        for kind in (TurnStart, TurnEnd, ToolCall, ToolResult):
+        for kind in (TurnStart, TurnEnd, ToolResult):
             assert len(of(fork, kind)) == len(of(origin, kind))
+        starts = [record.event for record in of(origin, ToolCall) if not record.event.resumed]
+        assert [record.event.invocation_id for record in of(fork, ToolCall)] == [call.invocation_id for call in starts]
 
 
 def of(records: tuple[Record, ...], kind: type) -> list[Record]:

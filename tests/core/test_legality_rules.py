@@ -113,12 +113,20 @@ RESULT = ToolResult(
 UNSTARTED = evolve(RESULT, call_seq=None, outcome="not_started")
 STARTED: Log = (*CALLING, CALL)
 ENDED: Log = (*ANSWERED, StepEnd())
+TAKEN_OVER: Log = (*STARTED, OPENED)
+REPEATED = evolve(CALL, resumed="repeatable")
+WRITING: Log = (*CALLING, evolve(CALL, effect="write"), OPENED)
+WRITTEN = evolve(CALL, effect="write", resumed="answered")
 
 QUESTION = ApprovalAsked(position=0, call_id="c1", name="look", message_seq=10, question="may it?", guard="g")
 QUESTIONED: Log = (*CALLING, QUESTION)
+DOUBT = evolve(QUESTION, about="outcome")
+DOUBTED: Log = (*WRITING, DOUBT)
+NOTHING = ApprovalDecided(asked_seq=13, decision="not_done", by="ada")
 ALLOWED = ApprovalDecided(asked_seq=11, decision="allowed", by="ada")
 REFUSED = evolve(ALLOWED, decision="denied")
 SETTLED = evolve(ALLOWED, decision="cancelled")
+REFUSED_FIRST: Log = (*QUESTIONED, ALLOWED, evolve(CALL, effect="write"))
 TAKEN = LetterTaken(letter_id="l1", verb="approve", outcome="obeyed")
 TOLD = UserMessage(
     message_id="c1", content=(*text_blocks("now:"), *text_blocks("be brief")), source="context", section="rules"
@@ -319,6 +327,27 @@ CASES: dict[str, list[Case]] = {
         (STARTED, CALL),
         ((*STARTED, RESULT), CALL),
         ((*CALLING, UNSTARTED), CALL),
+        (TAKEN_OVER, CALL),
+        ((*TAKEN_OVER, RESULT), REPEATED),
+        ((*CALLING, REPAIRED, OPENED), evolve(REPEATED, resumed="")),
+    ],
+    "call-resumed": [
+        (CALLING, REPEATED),
+        (STARTED, REPEATED),
+        (TAKEN_OVER, evolve(REPEATED, invocation_id="u.1.1.1")),
+        (TAKEN_OVER, evolve(REPEATED, effect="write")),
+        (WRITING, WRITTEN),
+        (WRITING, evolve(WRITTEN, resumed="repeatable")),
+        (WRITING, evolve(WRITTEN, resumed="repeatable", effect="read")),
+        (DOUBTED, WRITTEN),
+        (DOUBTED, evolve(WRITTEN, resumed="reconciled")),
+        ((*DOUBTED, evolve(NOTHING, decision="done")), WRITTEN),
+        ((*DOUBTED, evolve(NOTHING, decision="done"), NOTHING), WRITTEN),
+        ((*DOUBTED, NOTHING, WRITTEN), WRITTEN),
+        ((*DOUBTED, NOTHING, WRITTEN, OPENED), WRITTEN),
+        ((*REFUSED_FIRST, OPENED), WRITTEN),
+        ((*WRITING[:-1], NEXT), evolve(WRITTEN, resumed="reconciled")),
+        ((*WRITING[:-1], NEXT, NEXT), evolve(WRITTEN, resumed="reconciled")),
     ],
     "result-twice": [((*STARTED, RESULT), RESULT), ((*CALLING, UNSTARTED), UNSTARTED)],
     "call-unapproved": [(QUESTIONED, CALL), ((*QUESTIONED, REFUSED), CALL), ((*QUESTIONED, REFUSED, ALLOWED), CALL)],
@@ -327,12 +356,20 @@ CASES: dict[str, list[Case]] = {
         (STARTED, QUESTION),
         ((*CALLING, UNSTARTED), QUESTION),
         ((*QUESTIONED, ALLOWED), QUESTION),
+        (CALLING, DOUBT),
+        (STARTED, DOUBT),
+        (TAKEN_OVER, QUESTION),
+        (DOUBTED, DOUBT),
+        ((*DOUBTED, NOTHING), DOUBT),
+        ((*DOUBTED, NOTHING, WRITTEN), DOUBT),
+        ((*WRITING, evolve(RESULT, outcome="unknown")), DOUBT),
     ],
     "decided-asked": [
         (CALLING, ALLOWED),
         (QUESTIONED, evolve(ALLOWED, asked_seq=10)),
         ((*QUESTIONED, ALLOWED), SETTLED),
         ((*QUESTIONED, SETTLED), SETTLED),
+        ((*DOUBTED, NOTHING, WRITTEN), evolve(NOTHING, decision="cancelled")),
     ],
     "task-submitted": [
         ((CREATED, SUBMITTED), SUBMITTED),
@@ -350,6 +387,14 @@ CASES: dict[str, list[Case]] = {
     "task-ends-in-turn": [
         ((*OF_TASK, RUNS, TurnStart()), evolve(RUNS, state=end)) for end in ("completed", "failed", "cancelled")
     ],
+    "decided-kind": [
+        *((QUESTIONED, evolve(ALLOWED, decision=decision)) for decision in ("done", "not_done", "unknown")),
+        ((*QUESTIONED, ALLOWED), evolve(ALLOWED, decision="done")),
+        *((DOUBTED, evolve(NOTHING, decision=decision)) for decision in ("allowed", "denied")),
+        ((*DOUBTED, NOTHING), evolve(NOTHING, decision="denied")),
+        (DOUBTED, evolve(NOTHING, remember=True)),
+    ],
+    "result-told": [(CALLING, evolve(UNSTARTED, told_by=told_by)) for told_by in ("reconcile", "person", "done_row")],
     "result-call": [
         (CALLING, RESULT),
         (STARTED, UNSTARTED),
@@ -477,6 +522,20 @@ def test_every_rule_has_an_example() -> None:
         pytest.param(ANSWERED, ENTER, id="context enters behind an answer"),
         pytest.param((*QUESTIONED, ALLOWED), evolve(CALL, invocation_id="u.1.1.0"), id="an allowed call starts"),
         pytest.param((*QUESTIONED, SETTLED), ALLOWED, id="a late answer is recorded"),
+        pytest.param(TAKEN_OVER, REPEATED, id="a read is repeated by the next owner"),
+        pytest.param((*TAKEN_OVER, REPEATED, OPENED), REPEATED, id="and by the one behind"),
+        pytest.param((*TAKEN_OVER, REPEATED), evolve(RESULT, call_seq=13), id="a repeated call is answered"),
+        pytest.param(WRITING, evolve(WRITTEN, resumed="reconciled"), id="a write that is not done starts again"),
+        pytest.param(WRITING, DOUBT, id="a question about an outcome"),
+        pytest.param((*STARTED, NEXT), REPEATED, id="a read is repeated after a take-over"),
+        pytest.param((*WRITING[:-1], NEXT), DOUBT, id="a question about the outcome of a call that may still run"),
+        pytest.param((*DOUBTED, NOTHING), WRITTEN, id="a write that a person says is not done starts again"),
+        pytest.param((*DOUBTED, NOTHING, WRITTEN, OPENED), DOUBT, id="and is asked about when it is cut off again"),
+        pytest.param((*REFUSED_FIRST, OPENED), DOUBT, id="an allowed call is asked about once more, when cut off"),
+        pytest.param(DOUBTED, evolve(NOTHING, decision="cancelled"), id="a question about an outcome is cancelled"),
+        pytest.param((*DOUBTED, NOTHING), evolve(NOTHING, decision="done"), id="a late word on an outcome is recorded"),
+        pytest.param(DOUBTED, evolve(RESULT, told_by="person"), id="a person tells how a call ended"),
+        pytest.param(STARTED, evolve(RESULT, told_by="reconcile"), id="a reconciler tells how a call ended"),
         pytest.param((*QUESTIONED, REFUSED), UNSTARTED, id="a denied call is answered"),
         pytest.param(PENDING, evolve(ACCEPT, message_id="m2", start=1), id="a second message joins behind the first"),
         pytest.param(PENDING, evolve(WITHDRAW, cause="cancelled"), id="a pending message is cancelled"),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from attrs import define, field
+from hypothesis import given
 
 from flightlog.core.fold import fold, placed
 from flightlog.core.invariants import check
@@ -13,7 +14,6 @@ from flightlog.core.limits import Limits
 from flightlog.core.plan import Action, Append, Idle, RunTools, SendRequest, Stop, follow, plan
 from flightlog.core.state import EMPTY, Call, State
 from flightlog_hookspecs.content import ToolCallBlock, text_blocks
-from flightlog_hookspecs.errors import InvariantViolation
 from flightlog_hookspecs.events import (
     AssistantMessage,
     Event,
@@ -34,6 +34,7 @@ from flightlog_hookspecs.events import (
     TurnStart,
     UserMessage,
 )
+from support.legal_logs import LegalLog, legal_logs
 
 LIMITS = Limits(steps_per_turn=3, attempts_per_step=2)
 DELAY_MS = 500
@@ -386,9 +387,32 @@ def test_a_turn_that_needs_too_many_steps_ends() -> None:
     assert plan(session.then(StepEnd()).state, limits) == Append((end,))
 
 
-def test_an_attempt_that_nobody_makes_is_a_bug() -> None:
-    with pytest.raises(InvariantViolation, match="attempt 1 is open"):
-        plan(IN_FLIGHT.state, LIMITS)
+def test_an_attempt_that_a_crash_cut_off_is_made_again_at_once_in_the_same_step() -> None:
+    taken_over = IN_FLIGHT.then(SessionOpened(pid=2, host="h", kernel_version="0"))
+    action = plan(taken_over.state, LIMITS)
+    cut_off = RequestFailed(attempt=1, failure="interrupted", message="cut off before it was answered", retryable=True)
+    assert action == Append((cut_off, RequestRetry(attempt=2, delay_ms=0)))
+    assert plan(taken_over.then(*action.events).state, LIMITS) == SendRequest(2, 0)
+
+
+def test_attempts_that_crashes_cut_off_are_nobodys_failures() -> None:
+    session = IN_FLIGHT
+    for attempt in range(1, 9):
+        session = session.then(SessionOpened(pid=2, host="h", kernel_version="0"))
+        action = plan(session.state, LIMITS)
+        assert isinstance(action, Append)
+        session = sent(session.then(*action.events), attempt + 1)
+    step = session.state.step
+    assert step is not None
+    assert (step.attempt, step.cut_off, step.failures) == (9, 8, ())
+
+
+@given(legal_logs())
+def test_every_legal_log_has_a_next_action_wherever_it_is_cut(log: LegalLog) -> None:
+    state = EMPTY
+    for record in log.records:
+        state = fold(state, record.event, record.seq, record.epoch)
+        plan(state, LIMITS)
 
 
 @pytest.mark.parametrize("bad", [{"parallel_tools": 0}, {"model_idle_s": 0}])

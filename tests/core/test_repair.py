@@ -106,9 +106,7 @@ def closed(*events: Event, streamed: Sequence[str] = (), unstarted: Unstarted = 
     return closing(state_of(*events), END, tuple(TextBlock(text=text) for text in streamed), unstarted)
 
 
-INTERRUPTED = RequestFailed(
-    attempt=1, failure="interrupted", message="cut off before any words arrived", retryable=True
-)
+INTERRUPTED = RequestFailed(attempt=1, failure="interrupted", message="cut off before it was answered", retryable=True)
 
 
 @pytest.mark.parametrize(

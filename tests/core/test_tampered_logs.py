@@ -128,14 +128,26 @@ def changes(state: State, original: Event) -> Iterator[Change]:
                 yield "content", evolve(original, content=content), {"answer-empty"}
             if any(isinstance(block, ToolCallBlock) for block in original.content):
                 yield "finish", evolve(original, finish="length"), {"calls-truncated"}
-        case ToolCall() | ApprovalAsked():
+        case ToolCall():
             yield from call_changes(state, original)
+            if original.resumed:
+                yield "resumed", evolve(original, resumed=""), {"call-twice"}
+                yield "invocation id", evolve(original, invocation_id="another"), {"call-resumed"}
+            else:
+                yield "resumed", evolve(original, resumed="reconciled"), {"call-resumed"}
+        case ApprovalAsked():
+            yield from call_changes(state, original)
+            yield "about", evolve(original, about="" if original.about else "outcome"), {"asked-once"}
         case ApprovalDecided():
             for seq in (original.asked_seq - 1, original.asked_seq + 1, 0):
                 if seq not in state.questions:
                     yield "asked seq", evolve(original, asked_seq=seq), {"decided-asked"}
+            other = "allowed" if original.asked_seq in state.outcome_questions else "done"
+            yield "decision", evolve(original, decision=other, remember=False), {"decided-kind"}
         case ToolResult():
             yield from call_changes(state, original)
+            if original.call_seq is None:
+                yield "told by", evolve(original, told_by="person"), {"result-told"}
             for seq in {None, (original.call_seq or 0) + 1, (original.call_seq or 2) - 1} - {original.call_seq}:
                 yield "call seq", evolve(original, call_seq=seq), {"result-call"}
         case _:
@@ -217,6 +229,8 @@ def test_an_event_written_twice_is_refused(log: LegalLog) -> None:
                 rules = {None} if record.event.content is not None else {"splice-range", "splice-names"}
             case InboxSplice():
                 rules = {"splice-pending"}
+            case ToolCall(resumed=resumed) if resumed:
+                rules = {"call-resumed"}
             case ApprovalDecided():
                 rules = {"decided-asked" if record.event.decision == "cancelled" else None}
             case TaskState(state=state_name):
@@ -280,10 +294,6 @@ def traces(state: State, lost: Record, rest: Sequence[Record]) -> set[str]:
         case AssistantMessage() | RequestFailed():
             later = [AFTER_ATTEMPT[record.event.kind] for record in in_step if record.event.kind in AFTER_ATTEMPT]
             return set(later[:1])
-        case ToolCall(invocation_id=task) if any(
-            isinstance(r.event, SubagentSpawned) and r.event.invocation_id == task for r in in_step
-        ):
-            return {"spawned-by-call"}
         case SubagentSpawned(invocation_id=task):
             settled = any(isinstance(r.event, SubagentSettled) and r.event.invocation_id == task for r in rest)
             return {"settled-once"} if settled else set()
@@ -297,19 +307,38 @@ def traces(state: State, lost: Record, rest: Sequence[Record]) -> set[str]:
             assert state.task is not None, "the log was legal"
             then = next((r.event.state for r in rest if isinstance(r.event, TaskState)), None)
             return {"task-state"} if then and then not in FOLLOWING[state.task.state] else set()
-        case ToolCall(position=position):
-            answered = any(isinstance(r.event, ToolResult) and r.event.position == position for r in in_step)
-            return {"result-call"} if answered else set()
+        case ToolCall():
+            return traces_of_start(lost, lost.event, in_step)
         case ApprovalAsked():
             return {"decided-asked"} if decided(rest, lost.seq) else set()
         case ApprovalDecided(asked_seq=asked_seq):
             call = asked_about(state, asked_seq)
             started = call and any(isinstance(r.event, ToolCall) and r.event.position == call.position for r in in_step)
-            return {"call-unapproved"} if started and not decided(rest, asked_seq) else set()
+            rule = "call-resumed" if asked_seq in state.outcome_questions else "call-unapproved"
+            return {rule} if started and not decided(rest, asked_seq) else set()
         case ToolResult():
             return {"step-unanswered"} if any(isinstance(r.event, StepEnd) for r in in_step) else set()
         case _:
             return OPENS_OR_CLOSES.get(lost.event.kind, set())
+
+
+def traces_of_start(lost: Record, start: ToolCall, in_step: Sequence[Record]) -> set[str]:
+    """The rules that notice that a start of a call is missing."""
+    if start.resumed:  # then there is another
+        named = any(isinstance(r.event, ToolResult) and r.event.call_seq == lost.seq for r in in_step)
+        return {"result-call", "call-resumed", "asked-once"} if named else set()
+    rules = set()
+    for record in in_step:
+        match record.event:
+            case ToolResult(position=position) if position == start.position:
+                rules.add("result-call")
+            case ToolCall(position=position) if position == start.position:
+                rules.add("call-resumed")
+            case ApprovalAsked(position=position) if position == start.position:
+                rules.add("asked-once")
+            case SubagentSpawned(invocation_id=task) if task == start.invocation_id:
+                rules.add("spawned-by-call")
+    return rules
 
 
 def decided(records: Sequence[Record], asked_seq: int) -> bool:

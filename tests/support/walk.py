@@ -34,6 +34,7 @@ from flightlog_hookspecs.events import (
     RequestHeader,
     RequestRetry,
     RequestSent,
+    Resumed,
     SessionClosed,
     SessionCreated,
     SessionOpened,
@@ -56,6 +57,7 @@ from flightlog_hookspecs.events import (
     UnknownEvent,
     UserMessage,
 )
+from flightlog_hookspecs.tools import REPEATABLE
 from support import values
 
 T = TypeVar("T")
@@ -203,8 +205,10 @@ class Walk:
         assert step is not None, "asked inside a step only"
         if step.unanswered:
             yield from (*[self._start_calls] * 4, *[self._answer_call] * 5)
-            if any(call.asked_seq is None and call.started is None for call in step.unanswered):
+            if self._askable():
                 yield from [self._ask] * 2
+            if self._resumable():
+                yield from [self._resume] * 3
             if state.questions:
                 yield from [self._decide] * 4
             if self._may_spawn():
@@ -427,9 +431,8 @@ class Walk:
         )
 
     def _ask(self) -> tuple[Event, ...]:
-        """A question about a call that was neither asked about nor started."""
-        askable = [call for call in self._unanswered() if call.asked_seq is None and call.started is None]
-        call = self._drawn(st.sampled_from(askable))
+        """A question about a call that was not asked about since it was started, if it was."""
+        call = self._drawn(st.sampled_from(self._askable()))
         assert self.state.step is not None, "calls run inside their step"
         return (
             ApprovalAsked(
@@ -439,13 +442,50 @@ class Walk:
                 message_seq=self.state.step.message_seq,
                 question=self._drawn(_words),
                 guard=self._drawn(_brief),
+                about="outcome" if call.started else "",
             ),
         )
+
+    def _askable(self) -> list[Call]:
+        return [
+            call
+            for call in self._unanswered()
+            if call.asked_seq is None and (call.started is None or call.started_epoch < self.state.epoch)
+        ]
+
+    def _resumable(self) -> list[Call]:
+        """The calls that an earlier owner started and this one may start again."""
+        return [
+            call
+            for call in self._unanswered()
+            if call.started
+            and call.started_epoch < self.state.epoch
+            and (
+                call.decision == "not_done"
+                if call.asked_seq
+                else not call.outlived or call.started.effect in REPEATABLE
+            )
+        ]
+
+    def _resume(self) -> tuple[Event, ...]:
+        """A call that starts again."""
+        call = self._drawn(st.sampled_from(self._resumable()))
+        assert call.started is not None, "only a started one starts again"
+        reasons: list[Resumed] = ["answered"] if call.decision == "not_done" else []
+        if call.asked_seq is None and not call.outlived:
+            reasons.append("reconciled")
+        if call.asked_seq is None and call.started.effect in REPEATABLE:
+            reasons.append("repeatable")
+        resumed = self._drawn(st.sampled_from(reasons))
+        effect = call.started.effect if resumed == "repeatable" else self._drawn(st.sampled_from(["read", "write"]))
+        return (evolve(call.started, resumed=resumed, effect=effect, mode="parallel"),)
 
     def _decide(self) -> tuple[Event, ...]:
         """An answer to any question so far, in time or late; only an open one can be cancelled."""
         asked_seq = self._drawn(st.sampled_from(sorted(self.state.questions)))
         decisions = ["allowed", "allowed", "denied"]
+        if asked_seq in self.state.outcome_questions:
+            decisions = ["done", "not_done", "not_done", "unknown"]
         if asked_about(self.state, asked_seq):
             decisions.append("cancelled")
         decision = self._drawn(st.sampled_from(decisions))

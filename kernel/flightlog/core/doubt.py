@@ -50,6 +50,17 @@ def question(name: str, seq: int) -> str:
     )
 
 
+def outcome_question(name: str) -> str:
+    """What a person is asked about a call of the tool `name` that was cut off."""
+    return f"{name} was cut off while it ran, and nobody knows whether it has taken effect. Has it?"
+
+
+def done(by: str, reason: str) -> str:
+    """What the model is told of a call that was cut off, and that has taken effect as a person says."""
+    why = f" {reason}" if reason else ""
+    return f"This call was cut off while it ran. It has taken effect, says {by}; what it returned is lost.{why}"
+
+
 DENIED: Final = (
     "An earlier call with the same arguments has an unknown outcome, so it may have taken effect. "
     "Do not repeat it; find out first what happened."

@@ -71,7 +71,11 @@ def _created(state: State, event: SessionCreated, seq: int, epoch: int) -> State
 
 
 def _opened(state: State, event: SessionOpened, seq: int, epoch: int) -> State:
-    return changed(state, epoch=epoch, closed=False, lock=event.lock, plugins=event.plugins)
+    step = state.step
+    if step is not None and event.lock != state.lock:
+        calls = [evolve(call, outlived=call.started is not None) for call in step.calls]
+        step = changed(step, calls=tuple(calls))
+    return changed(state, epoch=epoch, closed=False, lock=event.lock, plugins=event.plugins, step=step)
 
 
 def _closed(state: State, event: SessionClosed, seq: int, epoch: int) -> State:
@@ -83,7 +87,7 @@ def _repaired(state: State, event: SessionRepaired, seq: int, epoch: int) -> Sta
     if step is not None:
         calls = [evolve(call, doubtful=call.started is None and call.outcome is None) for call in step.calls]
         step = changed(step, calls=tuple(calls))
-    return changed(state, closed=True, repair=event.repair, step=step)
+    return changed(state, closed=True, repair=event.repair, step=step, torn=state.turn_open)
 
 
 def _splice(state: State, event: InboxSplice, seq: int, epoch: int) -> State:
@@ -118,7 +122,7 @@ def _turn_start(state: State, event: TurnStart, seq: int, epoch: int) -> State:
 
 
 def _turn_end(state: State, event: TurnEnd, seq: int, epoch: int) -> State:
-    return changed(state, turn_open=False, cancelling=False, last_end=event)
+    return changed(state, turn_open=False, cancelling=False, torn=False, last_end=event)
 
 
 def _step_start(state: State, event: StepStart, seq: int, epoch: int) -> State:
@@ -135,7 +139,9 @@ def _user_message(state: State, event: UserMessage, seq: int, epoch: int) -> Sta
     if event.section:
         context = MappingProxyType({**state.context, event.section: told(event.content)})
         return changed(state, claimed=left, context=context)
-    return changed(state, claimed=left) if len(left) != len(state.claimed) else state
+    if len(left) != len(state.claimed):
+        return changed(state, claimed=left)
+    return changed(state, step=changed(_step(state), briefed=True)) if event.source == "plugin" else state
 
 
 def _header(state: State, event: RequestHeader, seq: int, epoch: int) -> State:
@@ -148,12 +154,14 @@ def _step(state: State) -> Step:
 
 
 def _sent(state: State, event: RequestSent, seq: int, epoch: int) -> State:
-    step = changed(_step(state), attempt=event.attempt, attempt_seq=seq, phase="open", failed=None, retry=None)
-    return changed(state, step=step)
+    sent = {"attempt": event.attempt, "attempt_seq": seq, "attempt_epoch": epoch}
+    return changed(state, step=changed(_step(state), **sent, phase="open", failed=None, retry=None))
 
 
 def _failed(state: State, event: RequestFailed, seq: int, epoch: int) -> State:
     step = _step(state)
+    if epoch > step.attempt_epoch:
+        return changed(state, step=changed(step, phase="failed", failed=event, cut_off=step.cut_off + 1))
     failures = (*step.failures, Failure(model=state.model, kind=event.failure))
     return changed(state, step=changed(step, phase="failed", failed=event, failures=failures))
 
@@ -186,7 +194,8 @@ def _with_call(state: State, position: int, **changes: Any) -> State:
 
 
 def _tool_call(state: State, event: ToolCall, seq: int, epoch: int) -> State:
-    return _with_call(state, event.position, started=event, started_seq=seq)
+    start = {"started": event, "started_seq": seq, "started_epoch": epoch}
+    return _with_call(state, event.position, **start, asked=None, asked_seq=None, decided=None, outlived=False)
 
 
 def _tool_result(state: State, event: ToolResult, seq: int, epoch: int) -> State:
@@ -198,6 +207,8 @@ def _tool_result(state: State, event: ToolResult, seq: int, epoch: int) -> State
 
 def _asked(state: State, event: ApprovalAsked, seq: int, epoch: int) -> State:
     state = changed(state, questions=state.questions.with_item(seq))
+    if event.about == "outcome":
+        state = changed(state, outcome_questions=state.outcome_questions.with_item(seq))
     return _with_call(state, event.position, asked=event, asked_seq=seq)
 
 

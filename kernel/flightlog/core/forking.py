@@ -77,6 +77,9 @@ class _Fork:
             case AssistantMessage() as message:
                 self._take_sent()
                 event: Event = evolve(message, attempt=1)
+            case ToolCall(resumed=resumed) as call if resumed:
+                self._moved[record.seq] = self._start_of(call)
+                return
             case ToolCall() as call:
                 event = evolve(call, message_seq=self._moved[call.message_seq])
             case ToolResult() as result:
@@ -99,6 +102,14 @@ class _Fork:
         self.records.append(
             Record(session=self._session, seq=seq, at_us=at_us, turn=turn, step=step, epoch=epoch, event=event)
         )
+
+    def _start_of(self, again: ToolCall) -> int:
+        """The row of the fork that a call was started in; here it had one owner, and needs no other start."""
+        step = self._state.step
+        assert step is not None, "legality: calls stand inside their step"
+        seq = step.calls[again.position].started_seq
+        assert seq is not None, "legality: only a started call starts again"
+        return seq
 
     def _take_sent(self) -> None:
         assert self._sent is not None, "legality: an answer names the open attempt"

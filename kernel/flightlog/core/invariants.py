@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from flightlog.core import questions
 from flightlog.core.context import fits, spans_fit
 from flightlog.core.fold import asked_about, placed
 from flightlog.core.state import Call, State, Step
@@ -48,6 +49,7 @@ from flightlog_hookspecs.events import (
     UnknownEvent,
     UserMessage,
 )
+from flightlog_hookspecs.tools import REPEATABLE
 
 RULES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -93,12 +95,15 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         "answer-empty": "an assistant/message is never empty",
         "calls-truncated": "only an answer that finished may call tools",
         "call-named": "a tool event names a call of the step's message",
-        "call-twice": "a call starts at most once, never after its result nor where a repair may have lost its start",
+        "call-twice": "a call starts once; never after its result nor where a repair may have lost its start",
+        "call-resumed": "a later owner may start a call again, as the same invocation, for a reason that holds",
         "result-twice": "a tool/result answers exactly one earlier unanswered call",
         "call-unapproved": "a call that was asked about starts only once it is allowed",
-        "asked-once": "a call is asked about at most once, before it starts",
+        "asked-once": "a call is asked about once before it starts, and once about its outcome under a later owner",
         "decided-asked": "approval/decided names a question; only an open one can be cancelled",
+        "decided-kind": "an answer is one that its question allows; one about an outcome is not remembered",
         "result-call": "a tool/result names the tool/call it answers, if one was started",
+        "result-told": "only how a started call ended is told by somebody else",
     }
 )
 
@@ -324,8 +329,13 @@ def _call(state: State, event: ToolCall | ToolResult | ApprovalAsked) -> Call:
 
 def _tool_call(state: State, event: ToolCall) -> None:
     call = _call(state, event)
-    if call.started or call.outcome:
-        raise Illegal("call-twice", f"call {event.position} was started at seq {call.started_seq}")
+    if call.outcome:
+        raise Illegal("call-twice", f"call {event.position} already has the outcome {call.outcome!r}")
+    if call.started or event.resumed:
+        if objection := _not_again(state, call, event):
+            rule = "call-resumed" if event.resumed else "call-twice"
+            raise Illegal(rule, f"call {event.position}, started at seq {call.started_seq}: {objection}")
+        return
     if call.doubtful:
         raise Illegal("call-twice", f"call {event.position} may have been started in a row that was lost")
     if call.asked_seq and call.decision != "allowed":
@@ -334,12 +344,37 @@ def _tool_call(state: State, event: ToolCall) -> None:
         )
 
 
+def _not_again(state: State, call: Call, event: ToolCall) -> str:
+    """Why `event` may not start `call` again; "" when it may."""
+    if call.started is None:
+        return "it was not"
+    if state.epoch <= call.started_epoch:
+        return "its owner is still the same"
+    if event.invocation_id != call.started.invocation_id:
+        return f"as {event.invocation_id!r} it would be another one than {call.started.invocation_id!r}"
+    match event.resumed:
+        case "":
+            return "nothing says why it may start again"
+        case "repeatable" if not {event.effect, call.started.effect} <= REPEATABLE:
+            return f"its effect is {call.started.effect!r}, now {event.effect!r}"
+        case "answered" if call.decision != "not_done":
+            return f"asked about its outcome, nobody said 'not_done' but {call.decision!r}"
+        case "reconciled" if call.outlived:
+            return "its owner lived as the session was taken over, so it may still run"
+        case "repeatable" | "reconciled" if call.asked_seq is not None:
+            return f"a person was asked at seq {call.asked_seq}"
+        case _:
+            return ""
+
+
 def _tool_result(state: State, event: ToolResult) -> None:
     call = _call(state, event)
     if call.outcome:
         raise Illegal("result-twice", f"call {event.position} already has the outcome {call.outcome!r}")
     if event.call_seq != call.started_seq:
         raise Illegal("result-call", f"names the tool/call at seq {event.call_seq}, it is at {call.started_seq}")
+    if event.told_by and not call.started:
+        raise Illegal("result-told", f"call {event.position} never started, but {event.told_by!r} told how it ended")
 
 
 _RAISES_EPOCH: Final = frozenset({SessionCreated, SessionOpened})
@@ -349,8 +384,10 @@ _FOLLOWS_CLAIM: Final = frozenset({InboxSplice, StepStart, UserMessage})
 
 def _asked(state: State, event: ApprovalAsked) -> None:
     call = _call(state, event)
-    if call.asked_seq or call.started or call.outcome:
-        raise Illegal("asked-once", f"call {event.position} was asked about, started or answered before")
+    if call.asked_seq or call.outcome:
+        raise Illegal("asked-once", f"call {event.position} was asked about or answered before")
+    if bool(call.started) != (event.about == "outcome") or (call.started and state.epoch <= call.started_epoch):
+        raise Illegal("asked-once", f"a question about {event.about or 'its start'!r}, and it was started")
 
 
 def _decided(state: State, event: ApprovalDecided) -> None:
@@ -358,6 +395,10 @@ def _decided(state: State, event: ApprovalDecided) -> None:
         raise Illegal("decided-asked", f"no question stands at seq {event.asked_seq}")
     if event.decision == "cancelled" and asked_about(state, event.asked_seq) is None:
         raise Illegal("decided-asked", f"the question at seq {event.asked_seq} is not open")
+    if why := questions.objection(state, event.asked_seq, event.decision):
+        raise Illegal("decided-kind", f"{event.decision!r}, but {why}")
+    if event.remember and event.decision not in ("allowed", "denied"):
+        raise Illegal("decided-kind", f"{event.decision!r} about one call, to be remembered for others")
 
 
 _CHECKS: dict[type, Callable[[State, Any], object]] = {

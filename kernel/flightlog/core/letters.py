@@ -5,9 +5,10 @@
 | a message| nothing was sent under its key before       | inbox/splice                         | obeyed   |
 | a message| the same was sent under its key before      |                                      | repeated |
 | a message| another one was sent under its key before   |                                      | refused  |
-| approve  | the question is open                        | approval/decided                     | obeyed   |
-| approve  | the question was settled before             | approval/decided, without effect     | refused  |
-| approve  | there was no such question                  |                                      | refused  |
+| an answer| the question is open                        | approval/decided                     | obeyed   |
+| an answer| the question was settled before             | approval/decided, without effect     | refused  |
+| an answer| the question asks for something else        |                                      | refused  |
+| an answer| there was no such question                  |                                      | refused  |
 | cancel   | a turn is open                              | the queue leaves, unless it is kept  | obeyed   |
 | cancel   | idle, and messages wait that are not kept   | the queue leaves                     | obeyed   |
 | cancel   | idle otherwise, in a task's session         | task/state cancelled                 | obeyed   |
@@ -28,6 +29,7 @@ from attrs import frozen
 
 from flightlog.core import inbox
 from flightlog.core.fold import asked_about
+from flightlog.core.questions import objection
 from flightlog.core.state import State
 from flightlog.core.task import PAUSED_BY_PERSON, Task
 from flightlog_hookspecs.content import Block
@@ -39,6 +41,7 @@ from flightlog_hookspecs.events import (
     LetterTaken,
     TaskAmended,
     TaskState,
+    Told,
     Verb,
 )
 
@@ -52,13 +55,39 @@ class Words:
 
 @frozen(kw_only=True)
 class Answer:
-    """The answer to the question at `asked_seq`."""
+    """The answer to the question at `asked_seq`, whether a call may start."""
 
     asked_seq: int
     allow: bool
     by: str
     reason: str = ""
     remember: bool = False
+
+    @property
+    def decided(self) -> ApprovalDecided:
+        """What it is in the log."""
+        return ApprovalDecided(
+            asked_seq=self.asked_seq,
+            decision="allowed" if self.allow else "denied",
+            by=self.by,
+            reason=self.reason,
+            remember=self.remember,
+        )
+
+
+@frozen(kw_only=True)
+class Report:
+    """The answer to the question at `asked_seq`, how a call ended."""
+
+    asked_seq: int
+    outcome: Told
+    by: str
+    reason: str = ""
+
+    @property
+    def decided(self) -> ApprovalDecided:
+        """What it is in the log."""
+        return ApprovalDecided(asked_seq=self.asked_seq, decision=self.outcome, by=self.by, reason=self.reason)
 
 
 @frozen(kw_only=True)
@@ -94,13 +123,14 @@ class Amend:
     parameters: str | None = None
 
 
-Body = Words | Answer | Stop | Pause | Resume | Amend
+Body = Words | Answer | Report | Stop | Pause | Resume | Amend
 BODIES: Final[Mapping[Verb, type[Body]]] = MappingProxyType(
     {
         "followup": Words,
         "steer": Words,
         "inject": Words,
         "approve": Answer,
+        "answer": Report,
         "cancel": Stop,
         "pause": Pause,
         "resume": Resume,
@@ -138,17 +168,10 @@ def taking(state: State, letter: Letter, earlier: InboxSplice | None) -> tuple[E
             except UsageError as error:
                 return (_taken(letter, str(error)),)
             return (_repeated(letter),) if repeated else (splice, _taken(letter))
-        case Letter(body=Answer() as answer):
-            if answer.asked_seq not in state.questions:
-                return (_taken(letter, f"no question was asked at seq {answer.asked_seq}"),)
-            late = asked_about(state, answer.asked_seq) is None
-            decided = ApprovalDecided(
-                asked_seq=answer.asked_seq,
-                decision="allowed" if answer.allow else "denied",
-                by=answer.by,
-                reason=answer.reason,
-                remember=answer.remember,
-            )
+        case Letter(body=Answer(decided=decided) | Report(decided=decided)):
+            if why := objection(state, decided.asked_seq, decided.decision):
+                return (_taken(letter, why),)
+            late = asked_about(state, decided.asked_seq) is None
             return (decided, _taken(letter, "the question was settled before" if late else ""))
         case Letter(body=Stop() as stop):
             dropped = () if stop.keep_queue else inbox.removed(state, inbox.waiting(state), "cancelled")

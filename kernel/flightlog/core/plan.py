@@ -5,6 +5,7 @@
 | closed |        |                   |              | open a turn if a message wakes, else Idle |
 | open   | none   |                   |              | open a step, Stop or close the turn (`_between_steps`) |
 | open   | open   | not sent          |              | SendRequest(1)                         |
+| open   | open   | its owner died    |              | end the attempt, and it will be retried |
 | open   | open   | failed, will retry|              | SendRequest(n + 1, delay)              |
 | open   | open   | failed for good   |              | close the step, then the turn          |
 | open   | open   | answered          | unanswered   | RunTools                               |
@@ -20,12 +21,13 @@ from attrs import frozen
 from flightlog.core.fold import fold
 from flightlog.core.inbox import wakes
 from flightlog.core.limits import Limits
+from flightlog.core.repair import cut_off
 from flightlog.core.state import Call, Pending, State, Step
-from flightlog_hookspecs.errors import InvariantViolation
 from flightlog_hookspecs.events import (
     Event,
     InboxSplice,
     RequestFailed,
+    RequestRetry,
     Slot,
     StepEnd,
     StepStart,
@@ -113,9 +115,9 @@ def plan(state: State, limits: Limits) -> Action:
         case "answered":
             return Append((StepEnd(),))
         case "open":
-            # Only a crash leaves an attempt open. `on_crash="close"` has ended it before planning;
-            # `on_crash="continue"` will end it here with request/failed{interrupted} and go on.
-            raise InvariantViolation(f"attempt {step.attempt} is open, but nothing is in flight")
+            # Only a crash leaves an attempt open while nothing is in flight. It was nobody's failure, so no hook is
+            # asked; what was streamed stays as evidence.
+            return Append((cut_off(step), RequestRetry(attempt=step.attempt + 1, delay_ms=0)))
 
 
 def _between_steps(state: State, limits: Limits) -> Action:
@@ -137,8 +139,7 @@ def _end_after(state: State, step: Step) -> TurnEnd | None:
     """How the turn ends after `step`, or None when another step follows."""
     if step.failed is not None and step.phase == "failed":
         return _failed_end(step.failed)
-    assert step.message is not None, "a closed step was answered or failed"
-    if step.calls:
+    if step.message is None or step.calls:
         return None
     match step.message.finish:
         case "length":

@@ -174,12 +174,12 @@ def tool_calls(records: Records) -> list[Row]:
             unstarted.append((*call, None, None, *answer, None, _shown(result)))
         else:
             answers[record.session, result.call_seq] = (*answer, _shown(result))
-    started: list[Row] = []
+    started: dict[Row, Row] = {}  # one that is started again counts once, with its newest start
     for record, event in _of(records, ToolCall):
         call = (*_step(record), event.position, displayed(event.call_id), _name(event))
         *end, text = answers.get((record.session, record.seq), (None, "open", None, None))
-        started.append((*call, event.effect, record.seq, *end, _shown(event), text))
-    return started + unstarted
+        started[*_step(record), event.position] = (*call, event.effect, record.seq, *end, _shown(event), text)
+    return [*started.values(), *unstarted]
 
 
 def approvals(records: Records) -> list[Row]:

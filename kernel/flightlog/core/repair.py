@@ -8,6 +8,7 @@ One table for success, error, cancel and crash; `runtime/closing.py` is its only
 | attempt open, nothing or only white space    | request/failed{interrupted}                         |
 | call without tool/call                       | tool/result: `unstarted` (not_started or aborted)   |
 | tool/call, no result, read or idempotent     | tool/result: aborted, safe to repeat                |
+| tool/call, no result, a person said done     | tool/result: ok, as told; not_done: `unstarted`     |
 | tool/call, no result, write or external      | tool/result: unknown, said plainly                  |
 | no tool/call, but rows were lost in a repair | tool/result: unknown, said plainly                  |
 | call with an open question                   | approval/decided: cancelled, then as above          |
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+from flightlog.core.doubt import done
 from flightlog.core.fold import asked_about
 from flightlog.core.state import Call, State, Step
 from flightlog_hookspecs.content import TextBlock, text_blocks
@@ -30,6 +32,7 @@ from flightlog_hookspecs.events import (
     RequestFailed,
     StepEnd,
     SubagentSettled,
+    ToldBy,
     ToolResult,
     TurnEnd,
 )
@@ -45,6 +48,7 @@ UNKNOWN: Final = (
     "Outcome unknown: this call was interrupted while it ran, so it may or may not have taken effect. "
     "Do not repeat it; find out first what happened."
 )
+NOT_DONE: Final = "Cut off before it took effect. Nothing happened; it is safe to call again."
 LOST: Final = (
     "Outcome unknown: the record of what followed was lost, so this call may or may not have taken effect. "
     "Do not repeat it; find out first what happened."
@@ -97,9 +101,23 @@ def in_doubt(call: Call) -> tuple[Outcome, str]:
     return ("aborted", ABORTED) if call.started.effect in REPEATABLE else ("unknown", UNKNOWN)
 
 
+def reported(call: Call, answer: ApprovalDecided) -> tuple[Outcome, str, ToldBy]:
+    """The verdict on a started call by what a person has said about its outcome, unless that is "not_done"."""
+    if answer.decision == "done":
+        return "ok", done(answer.by, answer.reason), "person"
+    outcome, text = in_doubt(call)
+    return outcome, f"{text} {answer.reason}" if answer.reason and answer.decision == "unknown" else text, ""
+
+
 def unanswered_result(call: Call, message_seq: int, unstarted: Unstarted) -> ToolResult:
     """The result that answers `call` in place of the one that never came."""
-    if call.started is not None:
+    outcome: Outcome
+    told_by: ToldBy = ""
+    if call.decision == "not_done":
+        outcome, text = unstarted, NOT_DONE
+    elif call.started is not None and call.decided is not None:
+        outcome, text, told_by = reported(call, call.decided)
+    elif call.started is not None:
         outcome, text = in_doubt(call)
     elif call.doubtful:
         outcome, text = "unknown", LOST
@@ -113,12 +131,18 @@ def unanswered_result(call: Call, message_seq: int, unstarted: Unstarted) -> Too
         outcome=outcome,
         content=text_blocks(text),
         call_seq=call.started_seq,
+        told_by=told_by,
     )
 
 
 def _cut_attempt(step: Step, streamed: tuple[TextBlock, ...]) -> AssistantMessage | RequestFailed:
     if any(block.text.strip() for block in streamed):
         return AssistantMessage(attempt=step.attempt, content=streamed, finish="interrupted")
+    return cut_off(step)
+
+
+def cut_off(step: Step) -> RequestFailed:
+    """That the open attempt came to nothing."""
     return RequestFailed(
-        attempt=step.attempt, failure="interrupted", message="cut off before any words arrived", retryable=True
+        attempt=step.attempt, failure="interrupted", message="cut off before it was answered", retryable=True
     )

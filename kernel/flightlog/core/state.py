@@ -54,8 +54,10 @@ class Pending:
 class Call:
     """A call of the step's assistant message. Answered once `outcome` is set.
 
-    `asked` is the question about it, in row `asked_seq`, and `decided` the answer to that. A `doubtful` one
-    was not started in the rows that a repair kept, but may have been in those that were lost.
+    `started` is its newest start, in row `started_seq` by the owner of `started_epoch`. `asked` is the question about
+    it since then, in row `asked_seq`, and `decided` the answer to that. An `outlived` one was started by an owner
+    that lived as the session was taken from it, so it may still run. A `doubtful` one was not started in the rows that
+    a repair kept, but may have been in those that were lost.
     """
 
     position: int
@@ -64,10 +66,12 @@ class Call:
     arguments: str
     started: ToolCall | None = None
     started_seq: int | None = None
+    started_epoch: int = 0
     asked: ApprovalAsked | None = None
     asked_seq: int | None = None
     decided: ApprovalDecided | None = None
     outcome: Outcome | None = None
+    outlived: bool = False
     doubtful: bool = False
 
     @property
@@ -77,28 +81,35 @@ class Call:
 
     @property
     def wanted(self) -> str:
-        """The arguments to run it with: its own, unless guards gave it others before they asked."""
+        """The arguments to run it with: its own, unless guards gave it others."""
+        if self.started:
+            return self.started.arguments
         return self.asked.arguments if self.asked and self.asked.arguments else self.arguments
 
     @property
     def signature(self) -> Signature:
         """What makes another call the same one: the tool, and the arguments it ran or would have run with."""
-        return signature(self.name, self.started.arguments if self.started else self.wanted)
+        return signature(self.name, self.wanted)
 
 
 @frozen(kw_only=True, slots=False)
 class Step:
     """The open step. `attempt` is the number of the last request sent in it, 0 for none yet.
 
-    `failures` holds an entry for each attempt that failed, in order; `failed` is the last attempt's.
+    The owner of `attempt_epoch` sent it. `briefed` says that hooks have told the model something for the step.
+    `failures` holds an entry for each attempt that failed, in order; `failed` is the last attempt's. The `cut_off`
+    attempts that ended with their owner are not among them: nobody failed.
     """
 
     number: int
     attempt: int = 0
     attempt_seq: int = 0
+    attempt_epoch: int = 0
+    briefed: bool = False
     phase: AttemptPhase = "none"
     failed: RequestFailed | None = None
     failures: tuple[Failure, ...] = ()
+    cut_off: int = 0
     retry: RequestRetry | None = None
     message: AssistantMessage | None = None
     message_seq: int = 0
@@ -116,9 +127,10 @@ class State:
 
     `steps` counts the steps of the current turn; `claimed` holds messages taken from the inbox
     whose `user/message` has not been seen yet (empty between appends); `questions` the rows of all approvals
-    ever asked, `letters` the ids of all letters ever taken, `accepted` those of all messages ever accepted;
-    `cancelling` says that a letter cancels the open turn; `context` what messages last said of each prompt
-    section ("": that it no longer applies); `continued` how often each hook has had the current turn go on;
+    ever asked, `outcome_questions` of those about outcomes, `letters` the ids of all letters ever taken, `accepted`
+    those of all messages ever accepted; `cancelling` says that a letter cancels the open turn, `torn` that a repair
+    has lost rows of it; `context` what messages last said of each prompt section ("": that it no longer applies);
+    `continued` how often each hook has had the current turn go on;
     `lock` numbers the session's lock that its owner holds; `plugins` are those registered; `remembered` holds
     what a person decided about a tool, to be remembered; `doubts` the calls whose outcome nobody knows, each
     with the row of its result; `repair` is the id of the last repair;
@@ -144,9 +156,11 @@ class State:
     step: Step | None = None
     last_step: Step | None = None
     questions: GrowingSet[int] = NO_QUESTIONS
+    outcome_questions: GrowingSet[int] = NO_QUESTIONS
     letters: GrowingSet[str] = NO_IDS
     accepted: GrowingSet[str] = NO_IDS
     cancelling: bool = False
+    torn: bool = False
     plugins: tuple[PluginVersion, ...] = ()
     remembered: Mapping[str, Decision] = NO_DECISIONS
     doubts: Mapping[Signature, int] = NO_DOUBTS
@@ -161,6 +175,10 @@ class State:
     usage: Usage = NO_USAGE
     text: str = ""
     last_end: TurnEnd | None = None
+
+    def task_of(self, invocation_id: str) -> SubagentSpawned | None:
+        """The task that this call has given, unless its child had another one since."""
+        return next((task for task in self.children.values() if task.invocation_id == invocation_id), None)
 
     def slot(self, name: Literal["next_turn", "next_step"]) -> tuple[Pending, ...]:
         """The messages waiting in inbox slot `name`, first in line first."""
@@ -186,7 +204,8 @@ class State:
         """Whether the open turn waits for answers about calls, and nothing in it is in doubt or was cancelled."""
         calls = self.step.unanswered if self.step else ()
         asked = any(call.asked_seq is not None for call in calls)
-        return asked and not self.cancelling and not any(call.started or call.doubtful for call in calls)
+        in_doubt = any((call.started and call.asked_seq is None) or call.doubtful for call in calls)
+        return asked and not self.cancelling and not in_doubt
 
     @property
     def place(self) -> tuple[int | None, int | None]:

@@ -72,13 +72,15 @@ SELECT k.name AS session, e.turn, e.step, e.attempt, e.position AS block, e.name
 FROM delta_texts d JOIN events e USING(session, seq) JOIN session_keys k USING(session);
 
 -- view: tool_calls
--- Every call of every message that was started or answered; `outcome` is 'open' while it runs.
+-- Every call of every message that was started or answered, once: with its newest start. `outcome` is 'open' while it runs.
 CREATE VIEW tool_calls AS
 SELECT k.name AS session, c.turn, c.step, c.position, c.call_id, c.name, c.status AS effect, c.seq AS call_seq, r.seq AS result_seq,
        coalesce(r.status, 'open') AS outcome, r.duration_us, c.text AS arguments, r.text AS result
 FROM events c JOIN session_keys k USING(session)
 LEFT JOIN events r ON r.session = c.session AND r.turn = c.turn AND r.step = c.step AND r.kind = 'tool/result' AND r.position = c.position
-WHERE c.kind = 'tool/call'
+WHERE c.kind = 'tool/call' AND CASE WHEN r.seq IS NOT NULL THEN r.ref_seq = c.seq ELSE NOT EXISTS(
+  SELECT 1 FROM events n WHERE n.session = c.session AND n.seq > c.seq AND n.kind = 'tool/call'  -- few rows follow a call that is open
+    AND n.turn = c.turn AND n.step = c.step AND n.position = c.position) END
 UNION ALL
 SELECT k.name, r.turn, r.step, r.position, r.call_id, r.name, NULL, NULL, r.seq, r.status, r.duration_us, NULL, r.text
 FROM events r JOIN session_keys k USING(session)
