@@ -70,6 +70,7 @@ class ChildState:
 class Children(Protocol):
     """The children of the session that a tool was called in. Each call may start one, as long as it lasts.
 
+    One that starts again after a crash, as the same invocation, takes up the child that it had started, if any.
     What cannot be done is refused with a `ToolError` before anything happens: a tool that the parent lacks, too great
     a depth, too many at once, a second child, a name that is not a child's.
     """

@@ -32,11 +32,12 @@ from flightlog.runtime.journal import HeadToken
 from flightlog.runtime.mailbox import Posted
 from flightlog.runtime.plugins import Discover
 from flightlog.runtime.reader import SentRequest, Spending
+from flightlog.runtime.recovery import OnCrash
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.session import Turn
 from flightlog.store.query import Parameter, QueryResult
 from flightlog_hookspecs.content import Block, FileBlock
-from flightlog_hookspecs.events import Message, Record
+from flightlog_hookspecs.events import Message, Record, Told
 
 T = TypeVar("T")
 
@@ -139,6 +140,10 @@ class Session:
             lambda: self._session.approve(seq, allow=allow, by=by, reason=reason, remember=remember)
         )
 
+    async def answer(self, seq: int, outcome: Told, *, by: str = "user", reason: str = "") -> bool:
+        """Say how the call ended that the question at `seq` is about. False when it was settled before."""
+        return await self._thread.arun(lambda: self._session.answer(seq, outcome, by=by, reason=reason))
+
     async def register(self, plugin: object) -> Registration:
         """Register `plugin` for this session only; close what this returns to take it back."""
         return Registration(self._thread, await self._thread.acall(self._session.register, plugin))
@@ -237,6 +242,12 @@ class Mailbox:
             lambda: self._mailbox.approve(seq, allow=allow, by=by, reason=reason, remember=remember, key=key)
         )
 
+    async def answer(
+        self, seq: int, outcome: Told, *, by: str = "user", reason: str = "", key: str | None = None
+    ) -> Posted:
+        """As `Session.answer`."""
+        return await self._thread.arun(lambda: self._mailbox.answer(seq, outcome, by=by, reason=reason, key=key))
+
     async def cancel(
         self, cause: str = "user", *, now: bool = False, keep_queue: bool = True, key: str | None = None
     ) -> Posted:
@@ -271,6 +282,7 @@ class Kernel:
         approver: bool = False,
         expect: HeadToken | None = None,
         take_over: bool = False,
+        on_crash: OnCrash = "close",
     ) -> AbstractAsyncContextManager[Session]:
         """Own session `name` while the context lasts, creating or resuming it."""
         return self._owning(
@@ -283,6 +295,7 @@ class Kernel:
                 approver=approver,
                 expect=expect,
                 take_over=take_over,
+                on_crash=on_crash,
             )
         )
 

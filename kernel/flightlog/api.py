@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, get_args
 
 import trio
 
@@ -29,7 +29,7 @@ from flightlog.runtime.mailbox import Mailbox
 from flightlog.runtime.plugins import Discover, load_plugins, register
 from flightlog.runtime.querying import Queries
 from flightlog.runtime.reader import LogReader, SessionReader, reader_of
-from flightlog.runtime.recovery import close_session, open_session
+from flightlog.runtime.recovery import OnCrash, close_session, open_session
 from flightlog.runtime.redacting import Redacting
 from flightlog.runtime.registration import Registration
 from flightlog.runtime.registry import Registry
@@ -76,16 +76,18 @@ class Kernel:
         approver: bool = False,
         expect: HeadToken | None = None,
         take_over: bool = False,
+        on_crash: OnCrash = "close",
     ) -> AsyncIterator[Session]:
         """Own session `name` while the context lasts, creating or resuming it.
 
         `model` is "adapter:model"; `system` comes before the registered prompt sections. None stands for
         what the session had last, or in a new one for the offline "scripted:echo" and no text. What a crash
         left open is closed first: calls that may have taken effect become `unknown`, streamed words
-        stay as an interrupted answer. With `approver`, calls that a guard wants a person to decide about
-        wait for `Session.approve`; without, they are denied. With `expect`, a log that was rolled back is refused.
-        With `take_over`, an owner that is stuck loses the session: its open calls are in doubt, as after a crash,
-        and what it still tries to write is refused (`Fenced`).
+        stay as an interrupted answer. With `on_crash="continue"` it stays open, and `run` goes on in the step where it
+        was: an open request is sent again, an open call is settled by its effect. With `approver`, calls that a guard
+        wants a person to decide about wait for `Session.approve`; without, they are denied. With `expect`, a log that
+        was rolled back is refused. With `take_over`, an owner that is stuck loses the session: its open calls are in
+        doubt, as after a crash, and what it still tries to write is refused (`Fenced`).
 
         Raises `UsageError`, `SessionBusy` while another owner lives, `LogCorrupt`, `SchemaTooNew`,
         `HeadMismatch`.
@@ -93,6 +95,8 @@ class Kernel:
         _check_name(name)
         self._store.check_process()
         _check_types(system=(system, str), title=(title, str), limits=(limits, Limits), expect=(expect, HeadToken))
+        if on_crash not in get_args(OnCrash):
+            raise UsageError(f"on_crash must be one of {get_args(OnCrash)}, not {on_crash!r}")
         async with self._owned(
             name,
             created=partial(SessionCreated, title=title),
@@ -103,6 +107,7 @@ class Kernel:
             outer=self.registry,
             expect=expect,
             take_over=take_over,
+            on_crash=on_crash,
         ) as (session, _):
             yield session
 
@@ -119,6 +124,7 @@ class Kernel:
         outer: Registry,
         expect: HeadToken | None = None,
         take_over: bool = False,
+        on_crash: OnCrash = "close",
     ) -> AsyncIterator[tuple[Session, Journal]]:
         """`session` for the kernel itself: a session inside the scope `outer`, which begins with `created(uid=...)`."""
         if model is not None or self._store.key_of(name) is None:
@@ -138,9 +144,12 @@ class Kernel:
                 on_boundary=self._on_boundary,
                 feed=self._feeds.of(name),
                 take_over=take_over,
+                on_crash=on_crash,
             )
             try:
-                session = self._session(journal, model, system, limits, approver=approver, outer=outer)
+                session = self._session(
+                    journal, model, system, limits, approver=approver, outer=outer, on_crash=on_crash
+                )
             except BaseException:
                 with trio.CancelScope(shield=True):
                     await close_session(journal)
@@ -171,6 +180,7 @@ class Kernel:
         *,
         approver: bool,
         outer: Registry,
+        on_crash: OnCrash,
     ) -> Session:
         state = journal.state
         if model is None:
@@ -185,6 +195,7 @@ class Kernel:
             model=model,
             limits=limits,
             approver=approver,
+            on_crash=on_crash,
             open=self._owned,
             start_soon=self._background.start_soon,
             redact=redacting.text,

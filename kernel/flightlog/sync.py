@@ -31,11 +31,12 @@ from flightlog.runtime.journal import HeadToken
 from flightlog.runtime.mailbox import Posted
 from flightlog.runtime.plugins import Discover
 from flightlog.runtime.reader import SentRequest, Spending
+from flightlog.runtime.recovery import OnCrash
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.session import Turn
 from flightlog.store.query import Parameter, QueryResult
 from flightlog_hookspecs.content import Block, FileBlock
-from flightlog_hookspecs.events import Message, Record
+from flightlog_hookspecs.events import Message, Record, Told
 
 T = TypeVar("T")
 
@@ -138,6 +139,10 @@ class Session:
             lambda: self._session.approve(seq, allow=allow, by=by, reason=reason, remember=remember)
         )
 
+    def answer(self, seq: int, outcome: Told, *, by: str = "user", reason: str = "") -> bool:
+        """Say how the call ended that the question at `seq` is about. False when it was settled before."""
+        return self._thread.run(lambda: self._session.answer(seq, outcome, by=by, reason=reason))
+
     def register(self, plugin: object) -> Registration:
         """Register `plugin` for this session only; close what this returns to take it back."""
         return Registration(self._thread, self._thread.call(self._session.register, plugin))
@@ -232,6 +237,10 @@ class Mailbox:
             lambda: self._mailbox.approve(seq, allow=allow, by=by, reason=reason, remember=remember, key=key)
         )
 
+    def answer(self, seq: int, outcome: Told, *, by: str = "user", reason: str = "", key: str | None = None) -> Posted:
+        """As `Session.answer`."""
+        return self._thread.run(lambda: self._mailbox.answer(seq, outcome, by=by, reason=reason, key=key))
+
     def cancel(
         self, cause: str = "user", *, now: bool = False, keep_queue: bool = True, key: str | None = None
     ) -> Posted:
@@ -266,6 +275,7 @@ class Kernel:
         approver: bool = False,
         expect: HeadToken | None = None,
         take_over: bool = False,
+        on_crash: OnCrash = "close",
     ) -> AbstractContextManager[Session]:
         """Own session `name` while the context lasts, creating or resuming it."""
         return self._owning(
@@ -278,6 +288,7 @@ class Kernel:
                 approver=approver,
                 expect=expect,
                 take_over=take_over,
+                on_crash=on_crash,
             )
         )
 

@@ -142,7 +142,7 @@ async def test_answers_reach_their_own_calls_in_any_order_while_siblings_run(tmp
 
 async def test_a_question_nobody_asked_cannot_be_answered(tmp_path: Path) -> None:
     async with paying(tmp_path) as (_, session):
-        with pytest.raises(UsageError, match="no question at seq 3"):
+        with pytest.raises(UsageError, match="no question was asked at seq 3"):
             await session.approve(3)
 
 

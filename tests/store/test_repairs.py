@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from attrs import evolve
@@ -337,7 +338,10 @@ async def test_a_token_for_a_row_that_was_dropped_is_still_refused(tmp_path: Pat
             assert session.pending == 1
 
 
-async def test_a_call_whose_start_may_be_lost_is_unknown_when_the_session_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("on_crash", ["close", "continue"])
+async def test_a_call_whose_start_may_be_lost_is_unknown_when_the_session_goes_on(
+    tmp_path: Path, on_crash: Literal["close", "continue"]
+) -> None:
     path, ran = tmp_path / "log.db", []
 
     @tool
@@ -353,8 +357,11 @@ async def test_a_call_whose_start_may_be_lost_is_unknown_when_the_session_goes_o
     started = next(record.seq for record in content(path)["s"] if record.event.kind == "tool/call")
     harm(path, f"UPDATE events SET at = at + 1 WHERE seq = {started}")
     flightlog.repair(path, dry_run=False)
-    async with kernels.opened(path, FakeModel([]), pay) as kernel, kernel.session("s", model="fake:m"):
-        pass
+    async with (
+        kernels.opened(path, FakeModel([]), pay) as kernel,
+        kernel.session("s", model="fake:m", on_crash=on_crash) as session,
+    ):
+        assert await session.run() is None, "the turn is closed"
     outcomes = [record.event.outcome for record in content(path)["s"] if isinstance(record.event, ToolResult)]
     assert outcomes == ["unknown"]
     assert len(ran) > 0

@@ -14,6 +14,7 @@ from attrs import define, evolve, field
 import flightlog
 from flightlog import Kernel, Limits, Session
 from flightlog.runtime.clock import Boundary, Clock, no_boundary
+from flightlog.runtime.recovery import OnCrash
 from flightlog.store.connection import Database, Row, Value
 from flightlog.testing import Bundle, fixed_clock
 from flightlog_hookspecs import Tool
@@ -66,12 +67,22 @@ async def opened(
 
 @asynccontextmanager
 async def session_of(
-    path: Path, model: object, *tools: Tool, name: str = "s", limits: Limits | None = None, **options: Any
+    path: Path,
+    model: object,
+    *tools: Tool,
+    name: str = "s",
+    limits: Limits | None = None,
+    approver: bool = False,
+    on_crash: OnCrash = "close",
+    take_over: bool = False,
+    **options: Any,
 ) -> AsyncIterator[Session]:
     """Session `name` of a kernel of its own, on the model "fake:m"."""
     async with (
         opened(path, model, *tools, **options) as kernel,
-        kernel.session(name, model="fake:m", limits=limits) as s,
+        kernel.session(
+            name, model="fake:m", limits=limits, approver=approver, on_crash=on_crash, take_over=take_over
+        ) as s,
     ):
         yield s
 

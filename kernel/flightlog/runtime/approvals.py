@@ -10,10 +10,11 @@ import trio
 from attrs import frozen
 
 from flightlog.core.fold import asked_about
+from flightlog.core.questions import about, objection
 from flightlog.core.state import Call, State
 from flightlog.runtime.journal import Journal
 from flightlog_hookspecs.errors import Fenced, StoreError, UsageError
-from flightlog_hookspecs.events import ApprovalAsked, ApprovalDecided
+from flightlog_hookspecs.events import About, ApprovalAsked, ApprovalDecided, Decision
 
 NOBODY = "nobody"
 
@@ -22,7 +23,8 @@ NOBODY = "nobody"
 class Question:
     """A call that waits for a person: give `seq` to `Session.approve`.
 
-    `arguments` is the raw JSON text it would run with; `guard` wants to know, and asks `question`.
+    `arguments` is the raw JSON text it would run with; `guard` wants to know, and asks `question`. One `about` the
+    "outcome" of a call that was cut off is for `Session.answer`.
     """
 
     seq: int
@@ -31,12 +33,14 @@ class Question:
     arguments: str
     question: str
     guard: str
+    about: About = ""
 
 
 class Approvals:
     """Puts questions into the log and waits for their answers. One per owned session.
 
-    Without an approver nobody will ever answer, so every question is denied at once.
+    Without an approver nobody will ever answer: every question whether a call may start is denied at once, and how one
+    ended stays unknown.
     """
 
     def __init__(self, journal: Journal, *, has_approver: bool) -> None:
@@ -58,7 +62,7 @@ class Approvals:
         """
         while (call := self._call(position)).decided is None:
             if not self.has_approver:
-                await self._journal.append(lambda state: _denied(state, call), barrier=True)
+                await self._journal.append(lambda state: _unanswered(state, call), barrier=True)
                 continue
             if self._fenced:
                 raise self._fenced
@@ -67,18 +71,18 @@ class Approvals:
             await self._news.wait()
         return call.decided
 
-    async def decide(self, seq: int, *, allow: bool, by: str, reason: str, remember: bool) -> bool:
-        """Record an answer; durable when it returns. False when the question was settled before."""
-        if seq not in self._journal.state.questions:
-            raise UsageError(f"session {self._journal.session!r} has asked no question at seq {seq}")
-        decision = ApprovalDecided(
-            asked_seq=seq, decision="allowed" if allow else "denied", by=by, reason=reason, remember=remember
-        )
+    async def decide(self, decision: ApprovalDecided) -> bool:
+        """Record an answer; durable when it returns. False when the question was settled before.
+
+        Raises `UsageError` when that was never asked, or asks for something else.
+        """
+        if why := objection(self._journal.state, decision.asked_seq, decision.decision):
+            raise UsageError(f"session {self._journal.session!r}: {why}")
         counts = False
 
         def recorded(state: State) -> ApprovalDecided:
             nonlocal counts
-            counts = asked_about(state, seq) is not None
+            counts = asked_about(state, decision.asked_seq) is not None
             return decision
 
         try:
@@ -110,6 +114,7 @@ class Approvals:
                 arguments=call.wanted,
                 question=call.asked.question,
                 guard=call.asked.guard,
+                about=call.asked.about,
             )
             for call in (step.calls if step else ())
             if call.asked is not None and call.asked_seq is not None and call.decided is None and call.outcome is None
@@ -121,11 +126,12 @@ class Approvals:
         return step.calls[position]
 
 
-def _denied(state: State, call: Call) -> ApprovalDecided | tuple[()]:
+def _unanswered(state: State, call: Call) -> ApprovalDecided | tuple[()]:
     """That nobody is there to answer, unless somebody has."""
-    assert call.asked_seq is not None, "only a question is denied"
+    assert call.asked_seq is not None, "only a question can stay unanswered"
     if asked_about(state, call.asked_seq) is None:
         return ()
+    decision: Decision = "unknown" if about(state, call.asked_seq) == "outcome" else "denied"
     return ApprovalDecided(
-        asked_seq=call.asked_seq, decision="denied", by=NOBODY, reason="There is no approver in this session."
+        asked_seq=call.asked_seq, decision=decision, by=NOBODY, reason="There is no approver in this session."
     )

@@ -65,7 +65,8 @@ class Briefing:
         if not self._around.hooks.any_at("before_step"):
             return ""
         opinion = await self._around.hooks.before_step(self._view())
-        added = [UserMessage(message_id=new_id(), content=content, source="plugin") for content in opinion.added]
+        told = () if state.step.briefed else opinion.added  # a crash does not make the model hear it twice
+        added = [UserMessage(message_id=new_id(), content=content, source="plugin") for content in told]
         switched = () if opinion.veto else self._switched(journal.state, opinion.model)
         await journal.append(*opinion.faults, *added, *switched)
         return opinion.veto

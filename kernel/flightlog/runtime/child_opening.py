@@ -12,6 +12,7 @@ from attrs import evolve, frozen
 from flightlog.core.limits import Limits
 from flightlog.runtime.child_run import Child
 from flightlog.runtime.journal import Journal
+from flightlog.runtime.recovery import OnCrash
 from flightlog.runtime.registry import Registry
 from flightlog_hookspecs.errors import ToolError, UsageError
 from flightlog_hookspecs.events import SessionCreated, SubagentSpawned
@@ -31,6 +32,7 @@ class OpenSession(Protocol):
         limits: Limits,
         approver: bool,
         outer: Registry,
+        on_crash: OnCrash,
     ) -> AbstractAsyncContextManager[tuple[Child, Journal]]:
         """Own session `name` while the context lasts. What is registered in `outer` is there, too."""
 
@@ -43,6 +45,7 @@ class House:
     model: str
     limits: Limits
     approver: bool
+    on_crash: OnCrash
     open: OpenSession
     start_soon: Callable[..., object]
     """Start a task that is the kernel's, not its caller's."""
@@ -91,6 +94,7 @@ async def opened(
         limits=evolve(house.limits, steps_per_turn=steps),
         approver=house.approver,
         outer=house.registry,
+        on_crash=house.on_crash,
     ) as (child, journal):
         if journal.state.parent != parent.uid:
             raise UsageError("its session exists already, and is not a child of this one")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from flightlog_hookspecs.errors import ToolError
+from flightlog_hookspecs.events import SubagentSpawned
 from flightlog_hookspecs.subagents import ChildEnd, ChildState, Subagent
 
 if TYPE_CHECKING:
@@ -16,12 +17,18 @@ _OUTLIVED: Final = "A call may have to do with children until it ends, and this 
 
 
 class OfCall:
-    """`flightlog_hookspecs.Children` for one call, until that ends."""
+    """`flightlog_hookspecs.Children` for one start of a call, until that ends.
 
-    def __init__(self, children: Children, invocation_id: str, stopped: trio.Event) -> None:
+    The call has given a child the task `before` when it was started earlier, and cut off.
+    """
+
+    def __init__(
+        self, children: Children, invocation_id: str, stopped: trio.Event, before: SubagentSpawned | None
+    ) -> None:
         self._children = children
         self._invocation_id = invocation_id
         self._stopped = stopped
+        self._before = before
         self._ended = False
         self._waiting: dict[trio.CancelScope, trio.Event] = {}
 
@@ -32,7 +39,7 @@ class OfCall:
         over = self._waiting[scope] = trio.Event()
         try:
             with scope:
-                return await self._children.run(subagent, task, self._invocation_id, self._stopped)
+                return await self._children.run(subagent, task, self._invocation_id, self._stopped, self._taken_up())
         finally:
             del self._waiting[scope]
             over.set()
@@ -41,12 +48,13 @@ class OfCall:
     async def start(self, subagent: Subagent, task: str) -> str:
         """Let a child work on `task` beside its parent."""
         self._check()
-        return await self._children.start(subagent, task, self._invocation_id)
+        return await self._children.start(subagent, task, self._invocation_id, self._taken_up())
 
     async def send(self, subagent: Subagent, child: str, text: str, *, steer: bool = False) -> None:
         """Give a background child more to do."""
         self._check()
-        await self._children.send(subagent, child, text, self._invocation_id, steer=steer)
+        before = self._taken_up()
+        await self._children.send(subagent, child, text, self._invocation_id, before, steer=steer)
 
     async def call_off(self, subagent: Subagent, child: str) -> None:
         """End what a background child does."""
@@ -65,6 +73,11 @@ class OfCall:
             scope, over = next(iter(self._waiting.items()))
             scope.cancel()
             await over.wait()
+
+    def _taken_up(self) -> SubagentSpawned | None:
+        """The task from before, once: what comes next would be a second child."""
+        before, self._before = self._before, None
+        return before
 
     def _check(self) -> None:
         if self._ended:

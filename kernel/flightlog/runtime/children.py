@@ -7,6 +7,8 @@ of it (`subagent/settled`).
 |----------------------|---------------------------|---------------------------------|-----------------------------|
 | waits for it         | the child is cancelled    | as a cancel                     | settled as interrupted      |
 | left it beside       | it goes on                | its turn ends; it stays unsettled | taken up in the next `run` |
+
+A call that starts again after a crash, as the same invocation, takes up the child that it had.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ class Children:
     @asynccontextmanager
     async def of_call(self, invocation_id: str, stopped: trio.Event) -> AsyncIterator[OfCall]:
         """The port of one call, while that lasts. It is to end once it is `stopped`."""
-        port = OfCall(self, invocation_id, stopped)
+        port = OfCall(self, invocation_id, stopped, self._journal.state.task_of(invocation_id))
         try:
             yield port
         finally:
@@ -84,11 +86,17 @@ class Children:
                 await port.end()
 
     def take_up(self) -> None:
-        """Go on with the children in the background whose task is not settled, unless that is done already."""
+        """Go on with the children in the background whose task is not settled, unless that is done already.
+
+        One whose call has still to end is that call's.
+        """
         state = self._journal.state
+        calls = {call.started.invocation_id for call in (state.step.unanswered if state.step else ()) if call.started}
         for child in state.unsettled:
             task = state.children[child]
-            if task.background and child not in self._followed and not self._fault and not self._leaving.is_set():
+            if not task.background or child in self._followed or task.invocation_id in calls:
+                continue
+            if not self._fault and not self._leaving.is_set():
                 registered = self._house.registry.subagents.get(task.subagent)
                 self._begin(task, registered.item if registered else None)
 
@@ -111,9 +119,11 @@ class Children:
         while self._followed:
             await next(iter(self._followed.values())).wait()
 
-    async def run(self, subagent: Subagent, text: str, invocation_id: str, stopped: trio.Event) -> ChildEnd:
-        """See `flightlog_hookspecs.Children`."""
-        task, tools = await self._assign(subagent, text, invocation_id, background=False)
+    async def run(
+        self, subagent: Subagent, text: str, invocation_id: str, stopped: trio.Event, before: SubagentSpawned | None
+    ) -> ChildEnd:
+        """See `flightlog_hookspecs.Children`. `before` is the task that the call gave when it was started before."""
+        task, tools = await self._assigned(subagent, text, invocation_id, before, background=False)
         settled = settlement(task, "aborted", f"The call was cut off. The session of the child is {task.child!r}.")
         try:
             settled = await self._waited_for(task, subagent, tools, stopped)
@@ -122,14 +132,27 @@ class Children:
                 await self._journal.append(partial(settling, settled=settled), barrier=True)
         return ChildEnd(child=task.child, reason=settled.reason, text=settled.result)
 
-    async def start(self, subagent: Subagent, text: str, invocation_id: str) -> str:
-        """See `flightlog_hookspecs.Children`."""
-        task, tools = await self._assign(subagent, text, invocation_id, background=True)
-        await self._begin(task, subagent, tools).wait()
+    async def start(self, subagent: Subagent, text: str, invocation_id: str, before: SubagentSpawned | None) -> str:
+        """See `flightlog_hookspecs.Children`. For `before` see `run`."""
+        task, tools = await self._assigned(subagent, text, invocation_id, before, background=True)
+        if task.child in self._journal.state.unsettled and task.child not in self._followed:
+            await self._begin(task, subagent, tools).wait()
         return task.child
 
-    async def send(self, subagent: Subagent, child: str, text: str, invocation_id: str, *, steer: bool) -> None:
-        """See `flightlog_hookspecs.Children`."""
+    async def send(
+        self,
+        subagent: Subagent,
+        child: str,
+        text: str,
+        invocation_id: str,
+        before: SubagentSpawned | None,
+        *,
+        steer: bool,
+    ) -> None:
+        """See `flightlog_hookspecs.Children`. For `before` see `run`."""
+        if before is not None:
+            await self.start(subagent, text, invocation_id, before)
+            return
         self._check_theirs(subagent, child)
         if not text.strip():
             raise ToolError(f"Nothing was sent to {child!r}: the task is empty.")
@@ -167,6 +190,22 @@ class Children:
         if task is None or not task.background or task.subagent != subagent.name:
             raise ToolError(f"{child!r} is not a child of this session that {subagent.name!r} has started.")
         return task
+
+    async def _assigned(
+        self,
+        subagent: Subagent,
+        text: str,
+        invocation_id: str,
+        before: SubagentSpawned | None,
+        *,
+        background: bool,
+    ) -> tuple[SubagentSpawned, tuple[str, ...]]:
+        """The task of a new child and the tools it may use; those from `before` a crash, if there are any."""
+        if before is None:
+            return await self._assign(subagent, text, invocation_id, background=background)
+        if (before.subagent, before.background) != (subagent.name, background):
+            raise ToolError(f"Before it was cut off, this call has started {before.child!r}; it starts no other child.")
+        return before, tools_for(subagent, self._house.registry)
 
     async def _assign(
         self, subagent: Subagent, text: str, invocation_id: str, *, background: bool, child: str = ""

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import trio
 
 from flightlog.core.inbox import wakes
-from flightlog.core.letters import Answer, Letter, Pause, Stop, Words, taking
+from flightlog.core.letters import Answer, Letter, Pause, Report, Stop, Words, taking
 from flightlog.core.state import State
 from flightlog.core.task import PAUSED_BY_PERSON
 from flightlog.runtime.approvals import Approvals
@@ -77,7 +77,7 @@ class Letterbox:
             self._driver.end(
                 TurnEnd(reason="paused", cause=PAUSED_BY_PERSON), grace_s=0 if letter.body.now else math.inf
             )
-        elif isinstance(letter.body, Answer):
+        elif isinstance(letter.body, (Answer, Report)):
             self._approvals.tell()
 
 

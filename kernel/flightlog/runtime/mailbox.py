@@ -8,7 +8,7 @@ import trio
 from attrs import frozen
 
 from flightlog.core.inbox import Way
-from flightlog.core.letters import Answer, Body, Stop, Words
+from flightlog.core.letters import Answer, Body, Report, Stop, Words
 from flightlog.runtime.clock import Clock
 from flightlog.runtime.inbox import checked_content, checked_key
 from flightlog.runtime.write_lock import when_free
@@ -17,7 +17,7 @@ from flightlog.store.letter_codec import LetterRow, decode_letter, encode_letter
 from flightlog.store.store import Blob, Store
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.errors import UsageError
-from flightlog_hookspecs.events import Verb
+from flightlog_hookspecs.events import Told, Verb
 
 
 @frozen(kw_only=True)
@@ -70,6 +70,12 @@ class Mailbox:
         """As `Session.approve`: answer the question at `seq`."""
         answer = Answer(asked_seq=seq, allow=allow, by=by, reason=reason, remember=remember)
         return await self._post("approve", answer, key)
+
+    async def answer(
+        self, seq: int, outcome: Told, *, by: str = "user", reason: str = "", key: str | None = None
+    ) -> Posted:
+        """As `Session.answer`: say how the call ended that the question at `seq` is about."""
+        return await self._post("answer", Report(asked_seq=seq, outcome=outcome, by=by, reason=reason), key)
 
     async def cancel(
         self, cause: str = "user", *, now: bool = False, keep_queue: bool = True, key: str | None = None

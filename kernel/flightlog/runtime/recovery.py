@@ -1,4 +1,4 @@
-"""Opening a session to run: own it, read and check all of it, close what a death left open.
+"""Opening a session to run: own it, read and check all of it, close what a death left open unless it is to go on.
 
 No tool runs here, and nothing is guessed: a log that breaks a rule is refused as it is. Killed
 anywhere in here and run again, it reaches the same log.
@@ -11,12 +11,13 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 import trio
 from attrs import evolve
 
 from flightlog.core.limits import LOAD_PAGE_ROWS
+from flightlog.core.state import State
 from flightlog.runtime.clock import Boundary, Clock
 from flightlog.runtime.closing import close_turn
 from flightlog.runtime.feed import Feed
@@ -31,6 +32,8 @@ from flightlog.version import __version__
 from flightlog_hookspecs.errors import Fenced, HeadMismatch, SessionBusy, StoreStopped, UsageError
 from flightlog_hookspecs.events import PluginVersion, Record, SessionClosed, SessionCreated, SessionOpened, TurnEnd
 
+OnCrash = Literal["close", "continue"]
+"""What becomes of a turn that a crash left open: it is closed as interrupted, or goes on."""
 _OPEN_TRIES: Final = 100
 
 
@@ -45,12 +48,15 @@ async def open_session(
     on_boundary: Boundary,
     feed: Feed | None = None,
     take_over: bool = False,
+    on_crash: OnCrash = "close",
 ) -> Journal:
     """Take ownership of session `name`, and make it ready to run. A new one begins with `created(uid=...)`.
 
-    With `take_over`, from an owner that lives, too: that one can write no more. Raises `SessionBusy`
-    while another owner lives, `LogCorrupt` or `SchemaTooNew` when the log is refused, `HeadMismatch`
-    when it does not hold `expect`.
+    With `take_over`, from an owner that lives, too: that one can write no more. A turn that a crash left open is
+    closed, or left to `plan` with `on_crash` "continue"; one that waits for people stays open either way.
+
+    Raises `SessionBusy` while another owner lives, `LogCorrupt` or `SchemaTooNew` when the log is refused,
+    `HeadMismatch` when it does not hold `expect`.
     """
     store = commits.store
     found = store.key_of(name) or await _create(store, name, created, clock)
@@ -71,9 +77,8 @@ async def open_session(
             partial(_read_on, store, loaded, found),
             partial(busy, store, name, found),
         )
-        # This is on_crash="close". "continue" will leave the turn open here and let plan() go on from it.
-        if not journal.state.suspended:
-            await close_turn(journal, TurnEnd(reason="interrupted"), unstarted="not_started")
+        if (end := _end_of(journal.state, on_crash)) is not None:
+            await close_turn(journal, end, unstarted="not_started")
     except BaseException:
         if journal:
             journal.leave()
@@ -81,6 +86,18 @@ async def open_session(
         feed.disown()
         raise
     return journal
+
+
+def _end_of(state: State, on_crash: OnCrash) -> TurnEnd | None:
+    """How the turn, if one is open, is to end before anything goes on; None when it is to stay open.
+
+    A turn that was cancelled does not go on. Nor does one that a repair has lost rows of: who knows what they said.
+    """
+    if state.suspended:
+        return None
+    if on_crash == "close" or state.torn:
+        return TurnEnd(reason="interrupted")
+    return TurnEnd(reason="aborted", cause="user") if state.cancelling else None
 
 
 async def _owned(

@@ -97,7 +97,7 @@ class Requests:
         state, wish_s = self._journal.state, error.retry_after_s
         assert state.step is not None, "requests are made inside a step"
         said = self._around.redacting.text(error.message)
-        left = max(0, self._around.limits.attempts_per_step - attempt)
+        left = max(0, self._around.limits.attempts_per_step - (attempt - state.step.cut_off))
         view = FailedRequest(
             session=self._journal.session,
             turn=state.turn,

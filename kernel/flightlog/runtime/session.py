@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from typing import Any, get_args
 
 import trio
 from attrs import frozen
 
 from flightlog.core.inbox import Way, wakes
+from flightlog.core.letters import Answer, Report
 from flightlog.runtime.approvals import Question
 from flightlog.runtime.driver import Driver
 from flightlog.runtime.inbox import Accepted, Inbox
@@ -22,7 +23,7 @@ from flightlog.runtime.surroundings import Surroundings
 from flightlog.store.store import SessionKey
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.errors import Fenced, StoreError, StoreStopped, UsageError
-from flightlog_hookspecs.events import TurnEnd, TurnEndReason
+from flightlog_hookspecs.events import Told, TurnEnd, TurnEndReason
 from flightlog_hookspecs.json_answer import json_of
 from flightlog_hookspecs.stream import Usage
 
@@ -149,6 +150,7 @@ class Session:
             if not wakes(state):
                 if not state.unsettled:
                     break
+                self._children.take_up()
                 await self._children.news()
                 if self._closed:
                     break
@@ -221,10 +223,24 @@ class Session:
         An answer to `remember` tells guards about later calls of the same tool in this session.
 
         False when it was settled before (answered, cancelled, or its turn has ended): the answer is
-        recorded and has no effect. Raises `UsageError` when nothing was ever asked at `seq`.
+        recorded and has no effect. Raises `UsageError` when nothing was ever asked at `seq`, or what `answer`
+        is for.
         """
         self._check_open()
-        return await self._approvals.decide(seq, allow=allow, by=by, reason=reason, remember=remember)
+        answer = Answer(asked_seq=seq, allow=allow, by=by, reason=reason, remember=remember)
+        return await self._approvals.decide(answer.decided)
+
+    async def answer(self, seq: int, outcome: Told, *, by: str = "user", reason: str = "") -> bool:
+        """Say how the call ended that the question at `seq` is about: "done", "not_done" or "unknown".
+
+        Durable when it returns. A call that is done counts as such, without its output; one that is not done runs;
+        of one that is unknown the model is told so. False when it was settled before, as with `approve`. Raises
+        `UsageError` when nothing was ever asked at `seq`, or what `approve` is for.
+        """
+        self._check_open()
+        if outcome not in get_args(Told):
+            raise UsageError(f"outcome must be one of {get_args(Told)}, not {outcome!r}")
+        return await self._approvals.decide(Report(asked_seq=seq, outcome=outcome, by=by, reason=reason).decided)
 
     def register(self, plugin: object) -> Registration:
         """Register `plugin` for this session only; close what this returns to take it back.

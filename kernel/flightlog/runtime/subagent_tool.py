@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from flightlog.core.limits import CHILD_WAIT_S, CHILD_WIND_DOWN_S
 from flightlog_hookspecs.errors import ToolError
 from flightlog_hookspecs.subagents import Children, ChildState, Subagent
-from flightlog_hookspecs.tools import Tool, ToolContext, ToolOutput
+from flightlog_hookspecs.tools import NotDone, Tool, ToolContext, ToolOutput
 
 _BRIEF_CHARS: Final = 200
 _TASK: Final[dict[str, Any]] = {
@@ -70,9 +71,15 @@ def as_tool(subagent: Subagent) -> Tool:
         },
         mode="parallel",
         effect=subagent.effect,
+        reconcile=_goes_on_as_it_was if subagent.effect == "external" else None,
         # The child is cancelled when its time is up; only one that does not come to an end is cut off.
         timeout_s=60.0 if subagent.background else (subagent.timeout_s or CHILD_WAIT_S) + CHILD_WIND_DOWN_S,
     )
+
+
+async def _goes_on_as_it_was(_: ToolContext, __: Mapping[str, Any]) -> NotDone:
+    """A call that was cut off has still to be done: once more, as the same invocation, it takes up its child."""
+    return NotDone()
 
 
 def _line(state: ChildState) -> str:

@@ -1,7 +1,8 @@
 """Running the calls of one message: in order, bounded, each fault kept to its own call.
 
 Order of events for one call: `tool/call` durable, body, `tool/result` durable. A call that cannot
-run at all (unknown tool, bad arguments) only gets a result.
+run at all (unknown tool, bad arguments) only gets a result, as does one that is not cleared (see `clearing`). Calls
+that an earlier owner started come first: they ran side by side already.
 """
 
 from __future__ import annotations
@@ -9,41 +10,25 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
 
 import trio
-from attrs import evolve, frozen
+from attrs import evolve
 
-from flightlog.core import doubt, repair
+from flightlog.core import repair
 from flightlog.core.schedule import startable
 from flightlog.core.state import Call, State
-from flightlog.core.tool_schema import BadArguments, PreparedTool
+from flightlog.core.tool_schema import BadArguments
+from flightlog.runtime.clearing import Clearing, CutOff, Runnable, Settled, Start, invocation_id
 from flightlog.runtime.error_groups import described, said, single_error, unwrapped
 from flightlog.runtime.journal import Journal
-from flightlog.runtime.registry import Registered
 from flightlog.runtime.surroundings import Surroundings
 from flightlog.runtime.tool_body import on_our_thread, run_body
 from flightlog.runtime.tool_output import Rendered, failed, rendered, told
 from flightlog.store.store import Blob
 from flightlog_hookspecs.errors import OutcomeUnknown, ToolError
-from flightlog_hookspecs.events import ApprovalAsked, Event, ToolCall, ToolResult, UserMessage
-from flightlog_hookspecs.hooks import Ask, Deny, FinishedCall, ProposedCall
-from flightlog_hookspecs.tools import REPEATABLE, Tool, ToolContext
-
-
-@frozen(kw_only=True)
-class Runnable:
-    """A call whose tool exists and whose arguments fit; `raw` is their text, which guards may have changed."""
-
-    call: Call
-    registered: Registered[PreparedTool]
-    raw: str
-    arguments: dict[str, Any]
-
-    @property
-    def prepared(self) -> PreparedTool:
-        """The tool."""
-        return self.registered.item
+from flightlog_hookspecs.events import Event, Resumed, ToldBy, ToolCall, ToolResult, UserMessage
+from flightlog_hookspecs.hooks import FinishedCall
+from flightlog_hookspecs.tools import REPEATABLE, Tool
 
 
 class ToolRunner:
@@ -56,6 +41,7 @@ class ToolRunner:
     def __init__(self, journal: Journal, around: Surroundings) -> None:
         self._journal = journal
         self._around = around
+        self._clearing = Clearing(journal, around)
         self._stopped = trio.Event()
         self._last_deadline = math.inf
         self._scopes: dict[int, trio.CancelScope] = {}
@@ -69,129 +55,110 @@ class ToolRunner:
 
         When cancelled, calls that were started have their results, the others are left unanswered.
         """
-        runnable, refused = self._sort(calls)
+        items, refused = self._sort(calls)
         if refused:
             await self._journal.append(
-                *(partial(_refusal, call, result) for call, result, _ in refused),
+                *(partial(_instead_of_a_run, call, result) for call, result, _ in refused),
                 blobs=[blob for _, _, blob in refused if blob],
             )
-        if not runnable:
+        if not items:
             return
         with single_error():
             async with trio.open_nursery() as nursery:
                 try:
-                    await self._schedule(nursery, runnable)
+                    await self._schedule(nursery, items)
                 except trio.Cancelled:
                     # The nursery waits for the bodies, which are shielded.
                     if not self._stopped.is_set():  # else whoever cancels has said how long they may take
                         self.stop(self._around.limits.cancel_grace_s)
                     raise
 
-    def _sort(self, calls: Sequence[Call]) -> tuple[list[Runnable], list[tuple[Call, ToolResult, Blob | None]]]:
-        runnable, refused, tools = [], [], self._around.registry.tools
+    def _sort(
+        self, calls: Sequence[Call]
+    ) -> tuple[list[Runnable | CutOff], list[tuple[Call, ToolResult, Blob | None]]]:
+        """The calls to schedule, those that were cut off first, and the results of those that cannot run."""
+        cut: list[CutOff] = []
+        runnable: list[Runnable] = []
+        refused: list[tuple[Call, ToolResult, Blob | None]] = []
         for call in calls:
-            registered = tools.get(call.name)
-            if registered is None:
-                known = ", ".join(sorted(tools)) or "none"
-                end = failed(f"There is no tool named {call.name!r}. Available: {known}.")
-                refused.append((call, self._result(call, end, None, 0), end.blob))
-                continue
-            raw = call.wanted
-            try:
-                arguments = registered.item.arguments(raw)
-            except BadArguments as error:
-                end = self._told(str(error))
-                refused.append((call, self._result(call, end, None, 0), end.blob))
+            made = self._runnable(call)
+            if call.started is not None:
+                ready, obstacle = (made, None) if isinstance(made, Runnable) else (None, made)
+                cut.append(CutOff(call=call, runnable=ready, obstacle=obstacle))
+            elif isinstance(made, Runnable):
+                runnable.append(made)
             else:
-                runnable.append(Runnable(call=call, registered=registered, raw=raw, arguments=arguments))
-        return runnable, refused
+                refused.append((call, self._result(call, made, None, 0), made.blob))
+        return [*cut, *runnable], refused
 
-    async def _schedule(self, nursery: trio.Nursery, runnable: list[Runnable]) -> None:
-        modes = [item.prepared.tool.mode for item in runnable]
-        guarded = self._around.hooks.any_at("before_tool") or any(item.call.asked_seq for item in runnable)
-        while len(self._finished) < len(runnable):
+    def _runnable(self, call: Call) -> Runnable | Rendered:
+        """The call with what it runs with, or why it cannot run."""
+        tools = self._around.registry.tools
+        registered = tools.get(call.name)
+        if registered is None:
+            known = ", ".join(sorted(tools)) or "none"
+            return failed(f"There is no tool named {call.name!r}. Available: {known}.")
+        raw = call.wanted
+        try:
+            arguments = registered.item.arguments(raw)
+        except BadArguments as error:
+            return self._told(str(error))
+        return Runnable(call=call, registered=registered, raw=raw, arguments=arguments)
+
+    async def _schedule(self, nursery: trio.Nursery, items: Sequence[Runnable | CutOff]) -> None:
+        modes = [item.mode for item in items]
+        # What was cut off is looked at in any case, however many may run at a time.
+        limit = max(self._around.limits.parallel_tools, sum(isinstance(item, CutOff) for item in items))
+        guarded = self._around.hooks.any_at("before_tool") or any(_may_wait(item) for item in items)
+        while len(self._finished) < len(items):
             await trio.lowlevel.checkpoint_if_cancelled()  # a cancelled turn starts nothing
             self._changed = trio.Event()
-            start = startable(modes, self._running, self._finished, self._around.limits.parallel_tools)
+            start = startable(modes, self._running, self._finished, limit)
             self._running.update(start)
             if not start and self._running == self._parked:
                 return  # what is left waits for a person
             if guarded or self._journal.state.doubts:
                 for index in start:
-                    nursery.start_soon(self._run_guarded, index, runnable[index])
+                    nursery.start_soon(self._run_guarded, index, items[index])
             elif start:
-                await self._start(nursery, runnable, start)
+                await self._start(nursery, items, start)
             await self._changed.wait()
 
-    async def _start(self, nursery: trio.Nursery, runnable: list[Runnable], start: Sequence[int]) -> None:
+    async def _start(self, nursery: trio.Nursery, items: Sequence[Runnable | CutOff], start: Sequence[int]) -> None:
         """Commit the intents of one batch together and in call order, then start their bodies."""
-        intents = [self._intent(runnable[index]) for index in start]
+        batch = [item for index in start if isinstance(item := items[index], Runnable)]
+        intents = [self._intent(item) for item in batch]
         records = await self._journal.append(*intents, barrier=True)
-        for index, intent, record in zip(start, intents, records, strict=True):
-            nursery.start_soon(self._run_body, index, runnable[index], intent, record.seq)
+        for index, item, intent, record in zip(start, batch, intents, records, strict=True):
+            nursery.start_soon(self._run_body, index, item, intent, record.seq)
 
-    async def _run_guarded(self, index: int, item: Runnable) -> None:
-        """Let one call come to its result on its own: guards, intent, body."""
-        cleared, refusal = await self._cleared(item)
-        await trio.lowlevel.checkpoint_if_cancelled()
-        if cleared is None:
-            self._parked.add(index)
-            self._changed.set()
-        elif refusal is None:
-            intent = self._intent(cleared)
-            (record,) = await self._journal.append(intent, barrier=True)
-            await self._run_body(index, cleared, intent, record.seq)
-        else:
-            await self._journal.append(self._result(item.call, refusal, None, 0), barrier=True)
-            self._finish(index)
+    async def _run_guarded(self, index: int, item: Runnable | CutOff) -> None:
+        """Let one call come to its result on its own: clearance, intent, body."""
+        match await self._clearing.cleared(item):
+            case None:
+                self._parked.add(index)
+                self._changed.set()
+            case Start(item=cleared, resumed=resumed):
+                intent = self._intent(cleared, resumed)
+                (record,) = await self._journal.append(intent, barrier=True)
+                await self._run_body(index, cleared, intent, record.seq)
+            case Settled() as settled:
+                await self._settle(index, item, settled)
+
+    async def _settle(self, index: int, item: Runnable | CutOff, settled: Settled) -> None:
+        """Answer a call that does not run."""
+        end, following = settled.end, list[Event]()
+        if settled.told_by == "reconcile" and isinstance(item, CutOff) and item.runnable:
+            end, following = await self._amended(item.runnable, end, 0)
+        result = self._result(item.call, end, item.call.started_seq, 0, settled.told_by)
+        blobs = [end.blob] if end.blob else []
+        await self._journal.append(partial(_instead_of_a_run, item.call, result), *following, barrier=True, blobs=blobs)
+        self._finish(index)
 
     def _finish(self, index: int) -> None:
         self._running.discard(index)
         self._finished.add(index)
         self._changed.set()
-
-    async def _cleared(self, item: Runnable) -> tuple[Runnable | None, Rendered | None]:
-        """Ask guards, and a person if they want one: the call as it may run, and why it may not.
-
-        No call when nobody has answered yet and it is not to wait. What was asked before a restart is
-        not asked again.
-        """
-        call = item.call
-        if call.asked_seq is None:
-            ruling = await self._around.hooks.before_tool(self._proposed(item))
-            if ruling.faults:
-                await self._journal.append(*ruling.faults)
-            if ruling.arguments is not None and not isinstance(ruling.verdict, Deny):
-                try:
-                    arguments = item.prepared.arguments(ruling.arguments)
-                except BadArguments as error:
-                    return item, self._denied(f"Denied: a guard gave it arguments that do not fit. {error}")
-                item = evolve(item, raw=ruling.arguments, arguments=arguments)
-            if isinstance(ruling.verdict, Deny):
-                return item, self._denied(f"Denied: {ruling.verdict.reason}")
-            questions = [ruling.verdict.question] if isinstance(ruling.verdict, Ask) else []
-            if (row := self._in_doubt(item)) is not None:
-                questions.append(doubt.question(call.name, row))
-            if not questions:
-                return item, None
-            question = self._question(item, "\n".join(questions), ruling.guard or doubt.GUARD)
-            await self._around.approvals.ask(question)
-        answer = await self._around.approvals.answer_about(call.position)
-        if answer is None:
-            return None, None
-        if answer.decision != "allowed":
-            why = [f"Denied by {answer.by}.", answer.reason, doubt.DENIED if self._in_doubt(item) is not None else ""]
-            return item, self._denied(" ".join(filter(None, why)))
-        return item, None
-
-    def _in_doubt(self, item: Runnable) -> int | None:
-        """The row that left it unknown whether such a call took effect, if this one might repeat the effect."""
-        if item.prepared.tool.effect in REPEATABLE:
-            return None
-        return self._journal.state.doubts.get(doubt.signature(item.call.name, item.raw))
-
-    def _denied(self, message: str) -> Rendered:
-        return evolve(self._told(message), outcome="denied")
 
     async def _run_body(self, index: int, item: Runnable, intent: ToolCall, call_seq: int) -> None:
         journal, plugin = self._journal, item.registered.plugin
@@ -200,7 +167,8 @@ class ToolRunner:
         )  # another session's fault may have stopped it since the intent was committed
         if self._stopped.is_set() or plugin.taken_back:  # while the intent waited for the file: the body never began
             gone = failed(f"There is no tool named {item.call.name!r} any more. It was not started; nothing happened.")
-            end = failed(repair.ABORTED_UNSTARTED, "aborted") if self._stopped.is_set() else gone
+            unstarted = repair.ABORTED if intent.resumed == "repeatable" else repair.ABORTED_UNSTARTED
+            end = failed(unstarted, "aborted") if self._stopped.is_set() else gone
             await journal.append(self._result(item.call, end, call_seq, 0), barrier=True)
             self._finish(index)
             return
@@ -229,7 +197,7 @@ class ToolRunner:
         if not hooks.any_at("after_tool"):
             return end, []
         finished = FinishedCall(
-            call=self._proposed(item), outcome=end.outcome, content=end.content, duration_us=duration_us
+            call=self._clearing.proposed(item), outcome=end.outcome, content=end.content, duration_us=duration_us
         )
         with trio.CancelScope(shield=True):
             amended = await hooks.after_tool(finished)
@@ -283,18 +251,7 @@ class ToolRunner:
         return failed(f"{late} {repair.UNKNOWN}", "unknown")
 
     async def _invoke(self, item: Runnable, intent: ToolCall, scope: trio.CancelScope) -> object:
-        state = self._journal.state
-        context = ToolContext(
-            invocation_id=intent.invocation_id,
-            session=self._journal.session,
-            turn=state.turn,
-            step=state.steps,
-            position=intent.position,
-            call_id=intent.call_id,
-            deadline=scope.deadline,
-            workspace=self._around.workspace,
-            protected=self._around.protected,
-        )
+        context = self._clearing.context(item.call, intent.invocation_id, scope.deadline)
         if not on_our_thread(item.prepared.tool):
             return await run_body(item.prepared, context, item.arguments, self._around.threads)
         async with self._around.children.of_call(intent.invocation_id, self._stopped) as children:
@@ -308,34 +265,7 @@ class ToolRunner:
         for scope in self._scopes.values():
             scope.deadline = min(scope.deadline, self._last_deadline)
 
-    def _proposed(self, item: Runnable) -> ProposedCall:
-        call, state = item.call, self._journal.state
-        return ProposedCall(
-            session=self._journal.session,
-            turn=state.turn,
-            step=state.steps,
-            position=call.position,
-            call_id=call.call_id,
-            name=call.name,
-            arguments=item.raw,
-            effect=item.prepared.tool.effect,
-            remembered=_remembered(state, call.name),
-        )
-
-    def _question(self, item: Runnable, question: str, guard: str) -> ApprovalAsked:
-        call, step = item.call, self._journal.state.step
-        assert step is not None, "calls are asked about inside their step"
-        return ApprovalAsked(
-            position=call.position,
-            call_id=call.call_id,
-            name=call.name,
-            message_seq=step.message_seq,
-            question=question,
-            guard=guard,
-            arguments=item.raw if item.raw != call.arguments else "",
-        )
-
-    def _intent(self, item: Runnable) -> ToolCall:
+    def _intent(self, item: Runnable, resumed: Resumed = "") -> ToolCall:
         call, tool, state = item.call, item.prepared.tool, self._journal.state
         assert state.step is not None, "calls run inside their step"
         return ToolCall(
@@ -343,15 +273,18 @@ class ToolRunner:
             call_id=call.call_id,
             name=call.name,
             arguments=item.raw,
-            invocation_id=f"{state.invocations}.{state.turn}.{state.steps}.{call.position}",
+            invocation_id=invocation_id(state, call),
             message_seq=state.step.message_seq,
             mode=tool.mode,
             effect=tool.effect,
             plugin=item.prepared.plugin,
             plugin_version=item.prepared.plugin_version,
+            resumed=resumed,
         )
 
-    def _result(self, call: Call, end: Rendered, call_seq: int | None, duration_us: int) -> ToolResult:
+    def _result(
+        self, call: Call, end: Rendered, call_seq: int | None, duration_us: int, told_by: ToldBy = ""
+    ) -> ToolResult:
         step = self._journal.state.step
         assert step is not None, "calls are answered inside their step"
         return ToolResult(
@@ -364,14 +297,15 @@ class ToolRunner:
             call_seq=call_seq,
             duration_us=duration_us,
             spill=end.spill,
+            told_by=told_by,
         )
 
 
-def _refusal(call: Call, result: ToolResult, state: State) -> tuple[Event, ...]:
-    """The `result` of a call that cannot run, whatever was asked about it."""
-    return (*repair.withdrawn(state, call), result)
+def _may_wait(item: Runnable | CutOff) -> bool:
+    """Whether something is to be found out before the call can start, were there no guards."""
+    return isinstance(item, CutOff) or item.call.asked_seq is not None or item.prepared.tool.precheck is not None
 
 
-def _remembered(state: State, tool: str) -> Literal["", "allowed", "denied"]:
-    decision = state.remembered.get(tool)
-    return decision if decision in ("allowed", "denied") else ""
+def _instead_of_a_run(call: Call, result: ToolResult, state: State) -> tuple[Event, ...]:
+    """The `result` of a call that does not run, whatever was asked about it, and whatever child it waited for."""
+    return (*repair.withdrawn(state, call), *repair.abandoned(state, call), result)
