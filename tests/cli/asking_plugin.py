@@ -17,6 +17,10 @@ def pay(to: str) -> str:
     return f"paid {to}"
 
 
+ONCE = calls(("pay", {"to": "ada"}), ("pay", {"to": "bob"}))
+MODEL = FakeModel([ONCE, words("Paid both."), calls(("pay", {"to": "eve"})), words("Paid eve.")], name="asking")
+
+
 async def guard(call: ProposedCall) -> Verdict:
     """Ask about everybody but bob, unless a person has decided about such calls."""
     return Ask(f"May {call.name} run?") if "bob" not in call.arguments and not call.remembered else None
@@ -31,8 +35,7 @@ def register_tools(register: Callable[[Tool], None]) -> None:
 @hookimpl
 def register_adapters(register: Callable[[Adapter], None]) -> None:
     """The model "asking:m"."""
-    once = calls(("pay", {"to": "ada"}), ("pay", {"to": "bob"}))
-    register(FakeModel([once, words("Paid both."), calls(("pay", {"to": "eve"})), words("Paid eve.")], name="asking"))
+    register(MODEL)
 
 
 @hookimpl

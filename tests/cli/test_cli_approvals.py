@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import trio
+from asking_plugin import MODEL, pay
+
+from flightlog import open_kernel, open_log
+from flightlog.events import ToolCall
+from flightlog.testing import Bundle
+from support.cutting import cut_log
 
 if TYPE_CHECKING:
     from flightlog_process import Shell
@@ -98,3 +106,43 @@ def test_an_answer_without_its_question_is_a_usage_error(shell: Shell, more: tup
 def test_the_questions_of_a_session_that_does_not_exist_are_a_usage_error(shell: Shell) -> None:
     shell.run("run", "first", "--session", "s")
     assert "no session" in shell.call("approve", "t", code=2).complaint
+
+
+async def cut_off(path: Path) -> None:
+    """A log that ends while ada is being paid."""
+    whole = path.with_suffix(".whole")
+    plugins = [Bundle(adapters=[MODEL], tools=[pay])]
+    async with (
+        open_kernel(whole, discover=False, plugins=plugins) as kernel,
+        kernel.session("s", model="asking:m") as session,
+    ):
+        await session.followup("pay")
+        await session.run()
+    with open_log(whole, discover=False) as log:
+        started = next(r.seq for r in log.session("s").records() if isinstance(r.event, ToolCall))
+    cut_log(whole, path, started)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gets_paid", "told"),
+    [
+        ("--done", ["bob"], "It has taken effect, says grace"),
+        ("--not-done", ["ada", "bob"], "paid ada"),
+        ("--unknown", ["bob"], "Outcome unknown"),
+    ],
+)
+def test_a_turn_goes_on_once_a_person_has_said_how_its_call_ended(
+    asking: Shell, monkeypatch: pytest.MonkeyPatch, answer: str, gets_paid: list[str], told: str
+) -> None:
+    (asking.folder / "elsewhere").mkdir()
+    monkeypatch.chdir(asking.folder / "elsewhere")
+    trio.run(cut_off, asking.db)
+    paused = asking.run("resume", "s", "--on-crash", "continue", "--no-wait", code=1)
+    assert "nobody knows whether it has taken effect" in paused.out
+    assert "To go on: flightlog resume s --approver --on-crash continue" in paused.err
+    seq = re.search(r"flightlog approve s (\d+) --done\|--not-done\|--unknown", paused.err)[1]  # type: ignore[index]
+    asking.call("approve", "s", seq, answer, "--deny", code=2)
+    assert asking.call("approve", "s", seq, answer, "--by", "grace").out == "s: answer sent\n"
+    done = asking.run("resume", "s")
+    assert (sorted(paid(asking)), "turn 1 completed" in done.out) == (gets_paid, True)
+    assert told in asking.call("show", "s", "--json").out

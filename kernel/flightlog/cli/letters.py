@@ -17,7 +17,7 @@ from flightlog.cli.output import Output
 from flightlog.cli.terminal_text import one_line
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.errors import UsageError
-from flightlog_hookspecs.events import ApprovalAsked, ApprovalDecided, AssistantMessage
+from flightlog_hookspecs.events import About, ApprovalAsked, ApprovalDecided, AssistantMessage, Told
 
 key_option = click.option("--key", metavar="KEY", help="An idempotency key: sending twice under it is sending once.")
 
@@ -54,6 +54,9 @@ def send(
 @click.argument("session", metavar="ID")
 @click.argument("seq", metavar="SEQ", type=click.IntRange(min=1), required=False)
 @click.option("--deny", is_flag=True, help="Deny the call. Default: allow it.")
+@click.option("--done", "outcome", flag_value="done", help="The call that was cut off has taken effect.")
+@click.option("--not-done", "outcome", flag_value="not_done", help="It has not: let it run.")
+@click.option("--unknown", "outcome", flag_value="unknown", help="Nobody can tell.")
 @click.option("--remember", is_flag=True, help="Let guards know for later calls of this tool in this session.")
 @click.option("--by", metavar="NAME", default="user", show_default=True, help="Who decides.")
 @click.option("--reason", metavar="TEXT", default="", help="Why; a denied call's model is told.")
@@ -64,6 +67,7 @@ def approve(
     session: str,
     seq: int | None,
     deny: bool,
+    outcome: Told | None,
     remember: bool,
     by: str,
     reason: str,
@@ -73,17 +77,27 @@ def approve(
 ) -> int:
     """Allow, or deny, the call that session ID asks about in row SEQ. Without SEQ, list its open questions.
 
+    When it asks how a call ended that was cut off, say --done, --not-done or --unknown.
+
     The answer waits for the session's owner, the next one if need be: `flightlog resume ID --approver`.
     """
     if seq is None:
-        if deny or remember or reason or key:
+        if deny or outcome or remember or reason or key:
             raise UsageError("which question? SEQ is missing; without it, the open ones are listed")
         return _listed(session, log_to_read(db), as_json=as_json)
 
+    if outcome and (deny or remember):
+        raise UsageError(
+            f"--{outcome.replace('_', '-')} says how one call ended; --deny and --remember say nothing of it"
+        )
+
     async def post(mailbox: Mailbox) -> Posted:
+        if outcome:
+            return await mailbox.answer(seq, outcome, by=by, reason=reason, key=key)
         return await mailbox.approve(seq, allow=not deny, by=by, reason=reason, remember=remember, key=key)
 
-    return _posted(db, session, post, "denial sent" if deny else "approval sent", as_json=as_json)
+    said = "answer sent" if outcome else "denial sent" if deny else "approval sent"
+    return _posted(db, session, post, said, as_json=as_json)
 
 
 @click.command(short_help="Cancel a session's running turn.")
@@ -103,6 +117,11 @@ def cancel(
         return await mailbox.cancel(cause, now=now, keep_queue=not drop_queue, key=key)
 
     return _posted(db, session, post, "cancel sent", as_json=as_json)
+
+
+def answers(about: About) -> str:
+    """What `flightlog approve ID SEQ` takes besides, for a question about that."""
+    return "--done|--not-done|--unknown" if about == "outcome" else "[--deny]"
 
 
 def _listed(session: str, path: str, *, as_json: bool) -> int:

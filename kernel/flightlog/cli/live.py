@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from flightlog.cli.files import said
+from flightlog.cli.letters import answers
 from flightlog.cli.output import Output
 from flightlog.cli.tally import TurnCount
 from flightlog.cli.terminal_text import arguments, cost, counted, duration, one_line
@@ -60,7 +61,7 @@ class LiveView:
                 output.line((f"\u21bb attempt {event.attempt} {announced(event)}", "dim"))
             case ApprovalAsked() as event:
                 output.line(("? ", "yellow"), one_line(event.question, 2000))
-                output.line((f"  {self._approve_command(record.seq)} [--deny]", "dim"))
+                output.line((f"  {self._approve_command(record.seq)} {answers(event.about)}", "dim"))
             case ApprovalDecided() as event:
                 output.line(("? ", "yellow"), f"{event.decision} by {one_line(event.by)}")
             case ToolCall() as event:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from signal import SIGINT, SIGTERM
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_args
 
 import click
 import trio
@@ -19,6 +19,7 @@ from flightlog.cli.files import attach_option, message_of
 from flightlog.cli.follow import Follower
 from flightlog.cli.interruption import Interruption
 from flightlog.cli.json_form import plain, record_form
+from flightlog.cli.letters import answers
 from flightlog.cli.live import LiveView, status_line
 from flightlog.cli.model_option import addressed
 from flightlog.cli.options import db_option, is_found_unaided, json_option, log_to_read, log_to_write
@@ -26,6 +27,7 @@ from flightlog.cli.output import Output, complain
 from flightlog.cli.schema_option import values, wanting
 from flightlog.cli.tally import Tally
 from flightlog.cli.terminal_text import counted
+from flightlog.runtime.recovery import OnCrash
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import ApprovalAsked, Record, TurnEnd
@@ -51,6 +53,7 @@ class Order:
     schema: str | None
     as_json: bool
     take_over: bool
+    on_crash: OnCrash
     approver: bool
     waits: bool
 
@@ -60,6 +63,7 @@ class Order:
         options.append(("--schema", self.schema))
         given = [part for name, value in options if value for part in (name, value)]
         given += ["--approver"] if self.approver else []
+        given += ["--on-crash", self.on_crash] if self.on_crash != "close" else []
         return shlex.join(["flightlog", "resume", self.session, *text, *given])
 
     def approve_command(self, seq: int) -> str:
@@ -92,6 +96,13 @@ def _model_options(command: F) -> F:
             "--no-wait", is_flag=True, help="The same, but leave a turn that waits for later, and exit with 1."
         ),
         click.option("--take-over", is_flag=True, help="Take the session from an owner that is stuck."),
+        click.option(
+            "--on-crash",
+            type=click.Choice(get_args(OnCrash)),
+            default="close",
+            show_default=True,
+            help="Close a turn that a crash left open, or continue it from the step where it was.",
+        ),
         db_option,
         json_option,
     )
@@ -117,6 +128,7 @@ def run(
     approver: bool,
     no_wait: bool,
     take_over: bool,
+    on_crash: OnCrash,
     db: str | None,
     as_json: bool,
 ) -> int:
@@ -136,6 +148,7 @@ def run(
         schema=schema,
         as_json=as_json,
         take_over=take_over,
+        on_crash=on_crash,
         approver=approver or no_wait,
         waits=not no_wait,
     )
@@ -157,6 +170,7 @@ def resume(
     approver: bool,
     no_wait: bool,
     take_over: bool,
+    on_crash: OnCrash,
     db: str | None,
     as_json: bool,
 ) -> int:
@@ -176,6 +190,7 @@ def resume(
         schema=schema,
         as_json=as_json,
         take_over=take_over,
+        on_crash=on_crash,
         approver=approver or no_wait,
         waits=not no_wait,
     )
@@ -218,7 +233,7 @@ async def _session(order: Order, output: Output, interruption: Interruption, *, 
         elif order.schema is None:
             view.show(record)
         elif isinstance(record.event, ApprovalAsked):
-            complain(f"{record.event.question} {order.approve_command(record.seq)} [--deny]")
+            complain(f"{record.event.question} {order.approve_command(record.seq)} {answers(record.event.about)}")
 
     follower = Follower(order.session, show)
     wanted = [wanting(order.schema)] if order.schema is not None else []
@@ -227,7 +242,12 @@ async def _session(order: Order, output: Output, interruption: Interruption, *, 
             complain(problem.said)
         follower.seq = await _length(kernel, order.session, must_exist=must_exist)
         async with kernel.session(
-            order.session, model=order.model, system=order.system, approver=order.approver, take_over=order.take_over
+            order.session,
+            model=order.model,
+            system=order.system,
+            approver=order.approver,
+            take_over=order.take_over,
+            on_crash=order.on_crash,
         ) as session:
             reader = kernel.read(order.session)
             async with AsyncExitStack() as registered, trio.open_nursery() as nursery:
@@ -268,7 +288,7 @@ def _conclude(
             if turn.end is not None:
                 complain(f"turn {turn.number} ended as {turn.reason}")
             for question in questions if turn.end is None else ():
-                answer = f"{order.approve_command(question.seq)} [--deny]"
+                answer = f"{order.approve_command(question.seq)} {answers(question.about)}"
                 complain(f"turn {turn.number} waits for an answer about {question.name}: {answer}")
         queued = f"{counted(pending, 'message')} still queued. " if pending else ""
         complain(f"{queued}To go on: {order.resume_command(*([] if pending or questions else ['continue']))}")
