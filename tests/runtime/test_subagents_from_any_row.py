@@ -16,7 +16,16 @@ from flightlog.core.inbox import keyed_id
 from flightlog.runtime.reader import LogReader
 from flightlog.testing import calls, words
 from flightlog_hookspecs import Tool, ToolContext
-from flightlog_hookspecs.events import InboxSplice, Record, SubagentSettled, SubagentSpawned, ToolCall, UserMessage
+from flightlog_hookspecs.events import (
+    InboxSplice,
+    Record,
+    SubagentSettled,
+    SubagentSpawned,
+    ToolCall,
+    ToolResult,
+    TurnEnd,
+    UserMessage,
+)
 from support.conversation import assert_at_rest
 from support.cutting import cut_file
 from support.family import Family
@@ -150,16 +159,82 @@ def test_a_family_cut_behind_any_row_is_taken_up_and_nothing_is_lost_or_done_twi
     assert twice > 10
 
 
+async def gone_on(family: Family) -> None:
+    """The host starts again, and lets what a crash cut off go on."""
+    async with (
+        family.kernel() as kernel,
+        kernel.session("s", model="fake:m", limits=LIMITS, on_crash="continue") as session,
+    ):
+        await session.followup("go", key="go")
+        await session.run(children=True)
+
+
+def check_gone_on(family: Family, ran: list[str], before: dict[str, list[Record]], *, background: bool) -> None:
+    """What must hold of a family that went on from `before` and has come to rest."""
+    records = {name: assert_at_rest(family.path, *family.models, name=name) for name in names_in(family.path)}
+    for name, log in before.items():
+        assert records[name][: len(log)] == log, "nothing that was there is changed"
+    everything = [record for log in records.values() for record in log]
+    names = {
+        record.event.invocation_id: record.event.name for record in everything if isinstance(record.event, ToolCall)
+    }
+    assert all(times == 1 or names[one] == "look" for one, times in Counter(ran).items()), "a write ran twice"
+    (spawned,) = [record.event for record in records["s"] if isinstance(record.event, SubagentSpawned)]
+    (settled,) = [record.event for record in records["s"] if isinstance(record.event, SubagentSettled)]
+    if background and set(records) == {"s"}:  # it never began, or it is gone: nobody can tell, so it is not begun anew
+        assert settled.reason == "error"
+        return
+    assert set(records) == {"s", spawned.child}, "one call has one child"
+    assert (settled.reason, settled.result) == ("completed", "Blue sky.")
+    inputs = [r.event.text for r in records[spawned.child] if isinstance(r.event, UserMessage)]
+    assert inputs == ["look around"]
+    ends = {r.event.reason for r in everything if isinstance(r.event, TurnEnd)}
+    assert ends == {"completed"}
+    results = [r.event for r in records["s"] if isinstance(r.event, ToolResult) and r.event.name == "scout"]
+    assert [result.outcome for result in results] == ["ok"]
+    assert background or results[0].text == "Blue sky."
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_family_cut_behind_any_row_goes_on_with_the_child_that_it_had(tmp_path: Path, background: bool) -> None:
+    cuts: list[Rows] = []
+    whole = flown(tmp_path, [], cuts, background=background)
+    nested = 0
+    for number, rows in enumerate(cuts):
+        cut = tmp_path / f"{number}"
+        cut.mkdir()
+        ran, again = list[str](), list[Rows]()
+        family = family_in(cut, ran, again, background=background)
+        cut_file(whole.path, family.path, rows)
+        before = logs(family.path)
+        writes = begun(whole.path, rows, "write")
+        trio.run(gone_on, family, clock=trio.testing.MockClock(autojump_threshold=0))
+        check_gone_on(family, writes + ran, before, background=background)
+        if number % 4:
+            continue
+        for second, more in enumerate(again[::7]):
+            folder = cut / f"{second}"
+            folder.mkdir()
+            both, ran = rows | more, list[str]()
+            twice = family_in(folder, ran, background=background)
+            cut_file(family.path, twice.path, both)
+            before, writes = logs(twice.path), begun(family.path, both, "write")
+            trio.run(gone_on, twice, clock=trio.testing.MockClock(autojump_threshold=0))
+            check_gone_on(twice, writes + ran, before, background=background)
+            nested += 1
+    assert nested > 10
+
+
 def logs(path: Path) -> dict[str, list[Record]]:
     with flightlog.open_log(path, discover=False) as log:
         return {name: log_of(log, name) for name in log.names()}
 
 
-def begun(path: Path, rows: Rows) -> list[str]:
-    """The invocation ids of the calls of the tools that may have run in those rows: they must not run again."""
+def begun(path: Path, rows: Rows, *tools: str) -> list[str]:
+    """The invocation ids of the calls of these tools, or of all, that may have run in those rows."""
     return [
         record.event.invocation_id
         for name, log in logs(path).items()
         for record in log[: rows.get(name, 0)]
-        if record.event.kind == "tool/call" and record.event.name in ("look", "write")
+        if record.event.kind == "tool/call" and record.event.name in (tools or ("look", "write"))
     ]
