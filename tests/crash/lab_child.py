@@ -97,7 +97,9 @@ def child(order: Order, pipe: int) -> None:
     code = 1
     die_with_the_parent()
     try:
-        lived(order, Doomed(_Told(pipe, Path(order.folder)), die_at=order.die_at))
+        effects = Path(order.folder) / EFFECTS
+        earlier = facts_in(effects.read_bytes()) if effects.exists() else []
+        lived(order, Doomed(_Told(pipe, Path(order.folder)), earlier, die_at=order.die_at))
         code = 0
     except BaseException:
         traceback.print_exc()

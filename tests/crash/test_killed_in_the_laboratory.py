@@ -187,7 +187,7 @@ class Court:
             broken += oracles.durable(len(found.rows), found.letters, claimed, len(facts))
             digests = _digests(found)
             broken += oracles.tokens(facts, digests)
-            ending = await self.judge.ending(files, found, number)
+            ending = await self.judge.ending(files, found, number, facts)
             return broken + ending.with_earlier(facts)
 
         return _simulated(judged)

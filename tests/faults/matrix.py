@@ -69,6 +69,8 @@ BUGS = (
     Bug(saving.wal_cleaned_away_on_opening, power_loss, "words", "P2 P3", 9),
     Bug(acting.tool_before_its_intent, power_loss, "tools", "P6", 16),
     Bug(acting.repeated_after_a_crash, power_loss, "tools", "P5", 21),
+    Bug(acting.run_again_unreconciled, power_loss, "continued", "P5", 18),
+    Bug(acting.cut_off_call_told_to_be_safe, power_loss, "continued", "P5", 18),
     Bug(acting.invocation_ids_of_a_process, power_loss, "tools", "P5", 21),
     Bug(acting.result_held_behind_a_slow_sibling, power_loss, "siblings", "P2", 38),
     Bug(saying.claim_apart_from_its_message, power_loss, "words", "P3", 10),
@@ -94,7 +96,7 @@ BUGS = (
     Bug(owning.refused_append_acknowledged, owners, "tools", "P1 P3", 1),
     Bug(owning.session_opened_without_its_lock, owners, "tools", "P1", 1),
     Bug(acting.cancelled_write_told_to_be_safe, cancel, "siblings", "P5", 9),
-    Bug(acting.cancelled_turn_left_open, cancel, "tools", "P3 P7", 1),
+    Bug(acting.cancelled_turn_left_open, cancel, "tools", "P4 P7", 1),
     Bug(
         deciding.cut_stream_taken_for_success,
         rule,

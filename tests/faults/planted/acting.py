@@ -11,14 +11,17 @@ import trio
 from attrs import evolve
 
 from flightlog.core import repair
+from flightlog.core.resuming import Forget
 from flightlog.core.state import Call
-from flightlog.runtime import driver
+from flightlog.runtime import clearing, driver
+from flightlog.runtime.clearing import Runnable
 from flightlog.runtime.journal import Journal
+from flightlog.runtime.tool_checks import ToolChecks
 from flightlog.runtime.tool_output import Rendered, failed
-from flightlog.runtime.tool_runner import Runnable, ToolRunner
-from flightlog_hookspecs import Tool
+from flightlog.runtime.tool_runner import ToolRunner
+from flightlog_hookspecs import NotDone, Tool
 from flightlog_hookspecs.errors import StoreError
-from flightlog_hookspecs.events import ToolCall, ToolResult
+from flightlog_hookspecs.events import Resumed, ToolCall, ToolResult
 from planted import replaced
 
 
@@ -53,13 +56,35 @@ def repeated_after_a_crash() -> Iterator[None]:
 
 
 @contextmanager
+def run_again_unreconciled() -> Iterator[None]:
+    """A turn that goes on takes a call that was cut off for one that has not taken effect, and asks nobody."""
+
+    async def hopeful(checks: ToolChecks, *_: object) -> NotDone:
+        return NotDone()
+
+    with replaced(ToolChecks, "finding", hopeful):
+        yield
+
+
+@contextmanager
+def cut_off_call_told_to_be_safe() -> Iterator[None]:
+    """A turn that goes on tells the model of each call that was cut off that it may be made again."""
+
+    def lost(call: Call, tool: Tool | None, *, approver: bool) -> Forget:
+        return Forget()
+
+    with replaced(clearing, "verdict_on", lost), replaced(repair, "in_doubt", lambda _: ("aborted", repair.ABORTED)):
+        yield
+
+
+@contextmanager
 def invocation_ids_of_a_process() -> Iterator[None]:
     """Calls are numbered by a counter that begins anew in every process."""
     intent = ToolRunner._intent
 
-    def counted(runner: ToolRunner, item: Runnable) -> ToolCall:
+    def counted(runner: ToolRunner, item: Runnable, resumed: Resumed = "") -> ToolCall:
         numbers = runner._journal.store.__dict__.setdefault("numbers", count(1))
-        return evolve(intent(runner, item), invocation_id=f"call {next(numbers)}")
+        return evolve(intent(runner, item, resumed), invocation_id=f"call {next(numbers)}")
 
     with replaced(ToolRunner, "_intent", counted):
         yield

@@ -102,7 +102,7 @@ class Golden:
             for name, records in log.records.items()
         }
         judge.requests = {name: hashes | sent.get(name, frozenset()) for name, hashes in judge.requests.items()}
-        ending = await judge.ending(self.files, found, self.number)
+        ending = await judge.ending(self.files, found, self.number, self.done)
         return broken + ending.with_earlier(self.done)
 
     def save(self, path: str) -> None:

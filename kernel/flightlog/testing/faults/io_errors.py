@@ -175,7 +175,7 @@ class _Hunt:
         if broken:
             return broken
         self.report.images += 1
-        ending = await self.judge.ending(files, found, number)
+        ending = await self.judge.ending(files, found, number, facts)
         self.report.drives = self.judge.drives
         return ending.with_earlier(facts)
 

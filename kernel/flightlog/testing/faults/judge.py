@@ -8,13 +8,14 @@ import trio
 from attrs import define, field, frozen
 
 from flightlog.runtime.error_groups import leaves
+from flightlog.runtime.recovery import OnCrash
 from flightlog.runtime.registry import Registry
 from flightlog.testing.faults import oracles
 from flightlog.testing.faults.disk import WORKSPACE, Files, digest_of
 from flightlog.testing.faults.life import Bench, Found, Log, Row, live, read_log, recovered, registry_of
 from flightlog.testing.faults.oracles import Broken, Essence, Places
-from flightlog.testing.faults.workloads import Workload
-from flightlog.testing.faults.world import Fact, World
+from flightlog.testing.faults.workloads import Workload, mode_of
+from flightlog.testing.faults.world import Done, Fact, World
 from flightlog_hookspecs.errors import FlightlogError
 from flightlog_hookspecs.events import (
     InboxSplice,
@@ -37,11 +38,12 @@ class Ending:
     facts: Sequence[Fact]
     broken: Sequence[Broken]
     calls: Sequence[Record] | None
+    on_crash: OnCrash
 
     def with_earlier(self, facts: Sequence[Fact]) -> list[Broken]:
         """All that is wrong, given what was known when this life began."""
         everything = [*facts, *self.facts]
-        broken = [*self.broken, *oracles.effects(everything)]
+        broken = [*self.broken, *oracles.effects(everything, self.on_crash)]
         return broken + (list(oracles.intents(everything, self.calls)) if self.calls is not None else [])
 
 
@@ -50,7 +52,8 @@ class Judge:
     """Knows what the unbroken run came to. `drives` counts how often it drove a log to its end.
 
     With `memo` that is once for all files that open with the same rows and letters, and hold the same of what tools
-    wrote: a kernel knows nothing else, so what it does from there is the same.
+    wrote: a kernel knows nothing else, so what it does from there is the same; except that one which goes on asks what
+    has taken effect.
     """
 
     bench: Bench
@@ -81,18 +84,24 @@ class Judge:
         }
         return cls(bench, workload, seed, memo, essences, requests, background, registry_of(workload, bench.workspace))
 
-    async def ending(self, files: Files, found: Found, number: int) -> Ending:
-        """What life `number` comes to that begins with `files`, which open with what was `found`."""
+    @property
+    def on_crash(self) -> OnCrash:
+        """What the workload does about turns that a crash leaves open."""
+        return mode_of(self.workload)
+
+    async def ending(self, files: Files, found: Found, number: int, facts: Sequence[Fact]) -> Ending:
+        """What life `number` comes to that begins with `files`, which open with `found`, after these `facts`."""
+        done = [fact for fact in facts if isinstance(fact, Done)] if self.on_crash == "continue" else []
         written = digest_of({name: raw for name, raw in files.items() if name.startswith(WORKSPACE)})
-        state = (number, found.state, written) if self.memo else object()
+        state = (number, found.state, written, *done) if self.memo else object()
         if state not in self._endings:
             self.drives += 1
-            self._endings[state] = await self._drive(files, found, number)
+            self._endings[state] = await self._drive(files, found, number, done)
         return self._endings[state]
 
-    async def _drive(self, files: Files, found: Found, number: int) -> Ending:
+    async def _drive(self, files: Files, found: Found, number: int, done: Sequence[Done]) -> Ending:
         """Recover `files` twice over, then let the workload come to its end on them."""
-        world = World()
+        world = World(earlier=done)
         counts = found.counts()
         try:
             broken = await self._recover_twice(files, found, number)
@@ -100,12 +109,13 @@ class Judge:
             await live(self.bench.path, self.workload, world, seed=self.seed, number=number)
             log = read_log(self.bench.path, self.registry)
         except BaseException as error:
-            return Ending(world.ledger, [refused(error)], None)
+            return Ending(world.ledger, [refused(error)], None, self.on_crash)
         for name, records in log.records.items():
             if name in counts:
-                broken += oracles.recovery(records, counts[name])
+                recovery = oracles.recovery if self.on_crash == "close" else oracles.going_on
+                broken += recovery(records, counts[name])
             broken += oracles.one_outcome(records)
-            broken += oracles.streamed(records)
+            broken += oracles.streamed(records, self.on_crash)
             broken += oracles.tasks(records, log.messages)
             if _parent(records):
                 continue
@@ -118,7 +128,7 @@ class Judge:
         calls = [
             record for record in log.all_records() if isinstance(record.event, (ToolCall, ToolResult, SubagentSpawned))
         ]
-        return Ending(world.ledger, broken, calls)
+        return Ending(world.ledger, broken, calls, self.on_crash)
 
     async def _recover_twice(self, files: Files, found: Found, number: int) -> list[Broken]:
         once, photograph = await self._recovered(files, found, number)
@@ -146,7 +156,7 @@ def places_in(found: Found, log: Log) -> Places:
     for record in log.all_records():
         row = events[record.session, record.seq]
         if isinstance(record.event, ToolCall):
-            calls[record.event.invocation_id] = row
+            calls.setdefault(record.event.invocation_id, row)
         elif isinstance(record.event, InboxSplice):
             messages.setdefault(record.event.message_id, row)
         elif isinstance(record.event, ToolResult) and record.event.call_seq is not None:

@@ -21,7 +21,7 @@ from flightlog.store.store import Store
 from flightlog.testing.faults.determinism import clock_of, reseed
 from flightlog.testing.faults.disk import WORKSPACE, Disk, Files, Op
 from flightlog.testing.faults.recorder import Recorder, recording
-from flightlog.testing.faults.workloads import Workload, watched
+from flightlog.testing.faults.workloads import Workload, mode_of, watched
 from flightlog.testing.faults.world import Fact, World
 from flightlog.testing.memory import memory_folder
 from flightlog_hookspecs.errors import StoreError
@@ -215,7 +215,9 @@ async def recovered(
         async with AsyncExitStack() as sessions:
             await sessions.enter_async_context(beside(kernel.deliver))
             for name in names:
-                await sessions.enter_async_context(kernel.session(name, model=workload.model, approver=True))
+                await sessions.enter_async_context(
+                    kernel.session(name, model=workload.model, approver=True, on_crash=mode_of(workload))
+                )
             rows, files = _rows(store), bench.photograph()
             store.stop(StoreError("killed"))
     finally:

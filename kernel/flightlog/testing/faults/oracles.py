@@ -5,8 +5,8 @@
 | P1 | what opens is a prefix, byte for byte, of what was written |
 | P2 | all that was acknowledged is in it |
 | P3 | a crash alone is never refused, and whatever is refused has a name |
-| P4 | recovery only closes turns that wait for nobody; a call has one outcome; recovering twice is recovering once |
-| P5 | what may not be repeated takes effect at most once |
+| P4 | recovery closes turns that wait for nobody, or leaves them to go on; a call has one outcome; twice is once |
+| P5 | what may not be repeated takes effect at most once; what may be is the same invocation |
 | P6 | whatever took effect has its call in the log |
 | P7 | in the end the conversation is that of a run that was never broken, and so is what tools wrote |
 | P8 | where nothing was cut off, so is each request, byte for byte |
@@ -27,6 +27,7 @@ from flightlog.core.children import GO_ON as CHILD_GO_ON
 from flightlog.core.fold import fold
 from flightlog.core.inbox import keyed_id
 from flightlog.core.state import EMPTY
+from flightlog.runtime.recovery import OnCrash
 from flightlog.testing.faults.disk import WORKSPACE, Files
 from flightlog.testing.faults.workloads import GO_ON, Filing
 from flightlog.testing.faults.world import Committed, Done, Ended, Fact, Failed, Held, Posted, Reached
@@ -38,6 +39,7 @@ from flightlog_hookspecs.events import (
     Message,
     Record,
     RequestFailed,
+    RequestRetry,
     RequestSent,
     SessionClosed,
     SessionCreated,
@@ -161,8 +163,11 @@ def fail_stop(facts: Sequence[Fact]) -> Iterator[Broken]:
             return
 
 
-def streamed(records: Sequence[Record]) -> Iterator[Broken]:
-    """P4: what was streamed is what the answer says, be it whole or cut off. `records` have the texts of deltas."""
+def streamed(records: Sequence[Record], on_crash: OnCrash = "close") -> Iterator[Broken]:
+    """P4: what was streamed is what the answer says, be it whole or cut off. `records` have the texts of deltas.
+
+    Where a turn goes on, what was cut off is asked for again, and stays as evidence only.
+    """
     arrived = ""
     for record in records:
         match record.event:
@@ -172,7 +177,7 @@ def streamed(records: Sequence[Record]) -> Iterator[Broken]:
                 arrived += "".join(piece.text for piece in delta.pieces)
             case AssistantMessage() as message if message.text != arrived:
                 yield Broken("P4", f"streamed was {arrived!r:.80}, and row {record.seq} says {message.text!r:.80}")
-            case RequestFailed(failure="interrupted") if arrived.strip():
+            case RequestFailed(failure="interrupted") if arrived.strip() and on_crash == "close":
                 yield Broken("P4", f"row {record.seq} drops what was streamed: {arrived!r:.80}")
             case _:
                 pass
@@ -202,6 +207,34 @@ def recovery(records: Sequence[Record], known: int) -> Iterator[Broken]:
         yield Broken("P4", "recovery leaves the turn open")
 
 
+def going_on(records: Sequence[Record], known: int) -> Iterator[Broken]:
+    """P4: behind the first `known` records an open turn goes on in the step where it was, under the new owner.
+
+    The model is asked again only where its answer is missing, and then at once.
+    """
+    state = EMPTY
+    for record in records[:known]:
+        state = fold(state, record.event, record.seq, record.epoch)
+    added = [record for record in records[known:] if not isinstance(record.event, SessionCreated)]
+    if not added or not isinstance(added[0].event, SessionOpened):
+        yield Broken("P4", f"recovery begins with {added[0].event.kind if added else 'nothing'}")
+    if not state.turn_open or state.cancelling:
+        return
+    ends = (record.event for record in added if record.turn == state.turn and isinstance(record.event, TurnEnd))
+    if (end := next(ends, None)) is not None and end.reason == "interrupted":
+        yield Broken("P4", f"turn {state.turn} was closed")
+    here = [r.event for r in added if state.step and (r.turn, r.step) == (state.turn, state.step.number)]
+    asked = [event for event in here if isinstance(event, (RequestSent, RequestFailed, RequestRetry))]
+    if state.step and state.step.phase == "answered" and asked:
+        yield Broken("P4", f"step {state.step.number} was answered, and comes to {asked[0].kind}")
+    if state.step and state.step.phase == "open":
+        match asked[:3]:
+            case [RequestFailed(failure="interrupted"), RequestRetry(delay_ms=0), RequestSent()]:
+                pass
+            case _:
+                yield Broken("P4", f"an attempt was cut off, and comes to {[event.kind for event in asked[:3]]}")
+
+
 def one_outcome(records: Sequence[Record]) -> Iterator[Broken]:
     """P4: a call is answered once."""
     answers = Counter(
@@ -217,15 +250,24 @@ def recovered_again(once: Sequence[Row], twice: Sequence[Row]) -> Iterator[Broke
         yield Broken("P4", f"a second recovery adds {sorted(added)}")
 
 
-def effects(facts: Sequence[Fact]) -> Iterator[Broken]:
-    """P5: a write or external effect happens at most once, by its invocation id and by what it is about."""
+def effects(facts: Sequence[Fact], on_crash: OnCrash = "close") -> Iterator[Broken]:
+    """P5: a write or external effect happens at most once, by its invocation id and by what it is about.
+
+    Where turns go on, others may be repeated: what is idempotent, as the same invocation.
+    """
     done = [fact for fact in facts if isinstance(fact, Done) and fact.effect not in REPEATABLE]
     for what, times in Counter((fact.tool, fact.arguments) for fact in done).items():
         if times > 1:
             yield Broken("P5", f"{what[0]} {what[1]} took effect {times} times")
-    for invocation_id, times in Counter(fact.invocation_id for fact in facts if isinstance(fact, Done)).items():
+    goes_on = on_crash == "continue"
+    once = done if goes_on else [fact for fact in facts if isinstance(fact, Done)]
+    for invocation_id, times in Counter(fact.invocation_id for fact in once).items():
         if times > 1:
             yield Broken("P5", f"call {invocation_id} ran {times} times")
+    same = {fact for fact in facts if isinstance(fact, Done) and fact.effect == "idempotent"} if goes_on else set()
+    for what, times in Counter((fact.tool, fact.arguments) for fact in same).items():
+        if times > 1:
+            yield Broken("P5", f"{what[0]} {what[1]} was repeated as another invocation")
 
 
 def intents(facts: Sequence[Fact], records: Sequence[Record]) -> Iterator[Broken]:
@@ -329,11 +371,12 @@ def essence(messages: Sequence[Message], background: Collection[str] = ()) -> Es
             case ToolResult():
                 call = waiting.pop(0)
                 if message.outcome not in ("not_started", "aborted"):
+                    vague = message.outcome == "unknown" or message.told_by == "person"
                     arguments = json.loads(call.arguments)
                     text: str | None = message.text
                     if call.name in background:
                         arguments, text = {"task": arguments["task"]}, message.outcome
-                    outcomes[call.name, json.dumps(arguments)] = None if message.outcome == "unknown" else text
+                    outcomes[call.name, json.dumps(arguments)] = None if vague else text
     return Essence(+said, outcomes, last)
 
 
@@ -366,7 +409,7 @@ def requests(records: Sequence[Record], unbroken: frozenset[str]) -> Iterator[Br
                 yield Broken("P8", f"the request at row {record.seq} of {record.session!r} was never sent before")
             case AssistantMessage() as message if message.interrupted:
                 return
-            case ToolResult(outcome=outcome) if outcome in _CUT_OFF:
+            case ToolResult(outcome=outcome, told_by=told_by) if outcome in _CUT_OFF or told_by == "person":
                 return
             case UserMessage() as message if message.text == GO_ON:
                 return

@@ -18,6 +18,7 @@ import trio
 import trio.testing
 from attrs import define, field, frozen
 
+from flightlog.runtime.recovery import OnCrash
 from flightlog.testing.faults import oracles
 from flightlog.testing.faults.determinism import deterministic
 from flightlog.testing.faults.disk import CERTAIN, MODES, Disk, Files, Mode, digest_of
@@ -27,7 +28,7 @@ from flightlog.testing.faults.life import Bench, Found, Life, bench, look, new_l
 from flightlog.testing.faults.oracles import Broken, Claims
 from flightlog.testing.faults.recorder import checkpoints
 from flightlog.testing.faults.report import Report
-from flightlog.testing.faults.workloads import Workload
+from flightlog.testing.faults.workloads import Workload, mode_of
 from flightlog.testing.faults.world import Fact, surviving
 
 _CRASHES_A_RECOVERY: Final = 8
@@ -157,7 +158,7 @@ class _Hunt:
 
     async def _crash(self, life: Life, trail: Trail, crashes: Iterable[Crash]) -> None:
         """Crash `life` at each of these, check what opens, and drive it on."""
-        checks = _Checks.of(life)
+        checks = _Checks.of(life, mode_of(self.workload))
         for broken in checks.own:
             self._add(trail, [broken])
         disk, fed = life.disk.copy(), 0
@@ -186,7 +187,7 @@ class _Hunt:
         else:
             broken = [*checks.of_image(opened, known, killed=killed), *oracles.files(files, self.workload)]
             if not broken:
-                ending = await self.judge.ending(files, opened, len(trail))
+                ending = await self.judge.ending(files, opened, len(trail), life.facts[:known])
                 self.report.drives = self.judge.drives
                 broken = checks.of_ending(ending, life.facts[:known])
         if broken:
@@ -238,7 +239,7 @@ class _Checks:
     _of_endings: dict[tuple[Ending, int], Sequence[Broken]] = field(factory=dict, init=False)
 
     @classmethod
-    def of(cls, life: Life) -> _Checks:
+    def of(cls, life: Life, on_crash: OnCrash) -> _Checks:
         names = {key: name for name, key in life.found.keys.items()}
         digests = {(names[row[1]], row[2]): row[-1].hex() for row in life.found.rows}
         places = places_in(life.found, life.log)
@@ -246,7 +247,7 @@ class _Checks:
             rows=life.found.rows,
             power=oracles.claims(life.facts, places, power=True),
             kill=oracles.claims(life.facts, places, power=False),
-            own=[*oracles.tokens(life.facts, digests), *oracles.effects(life.facts)],
+            own=[*oracles.tokens(life.facts, digests), *oracles.effects(life.facts, on_crash)],
         )
 
     def of_image(self, found: Found, known: int, *, killed: bool) -> Iterator[Broken]:

@@ -21,6 +21,8 @@ from attrs import define, field, frozen
 
 from flightlog.api import Kernel
 from flightlog.core.limits import Limits
+from flightlog.runtime.approvals import Question
+from flightlog.runtime.recovery import OnCrash
 from flightlog.runtime.session import Session
 from flightlog.testing import Bundle, Cue, FakeModel, calls, words
 from flightlog.testing.faults.world import World
@@ -39,7 +41,7 @@ from flightlog_hookspecs import (
 )
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.errors import ProviderError, UsageError
-from flightlog_hookspecs.events import AssistantMessage, Message, Record, SubagentSpawned, ToolResult, UserMessage
+from flightlog_hookspecs.events import AssistantMessage, Message, Record, SubagentSpawned, Told, ToolResult, UserMessage
 from flightlog_hookspecs.tools import Effect, Mode
 
 GO_ON: Final = "go on"
@@ -54,7 +56,8 @@ class Workload(Protocol):
     lets the world know of all it was promised: `world.held(token)`, `world.posted(letter_id)`. `plugins` are made
     for each life; their tools note each effect with `world.done(...)` and are async, for a thread has
     no order. Each call has arguments of its own, and no test sleeps but by `trio.sleep`.
-    `model` is the sessions' "adapter:model". `steady` says that each message comes at a place of the
+    `model` is the sessions' "adapter:model". One whose sessions are opened with `on_crash="continue"` says so by an
+    attribute of that name. `steady` says that each message comes at a place of the
     conversation that timing does not change: then requests after a crash must repeat those before it.
     """
 
@@ -75,6 +78,12 @@ class Workload(Protocol):
 
     async def run(self, kernel: Kernel, world: World) -> None:
         """Do what is left to do."""
+
+
+def mode_of(workload: Workload) -> OnCrash:
+    """What becomes of the turns of `workload` that a crash leaves open."""
+    mode: OnCrash = getattr(workload, "on_crash", "close")
+    return mode
 
 
 @runtime_checkable
@@ -128,7 +137,12 @@ TOOLS: Final[dict[str, tuple[Effect, Mode]]] = {
     "dump": ("read", "parallel"),
     "ask": ("external", "exclusive"),
     "build": ("write", "parallel"),
+    "pay": ("write", "parallel"),
+    "wire": ("external", "exclusive"),
 }
+_RECONCILED: Final = ("pay", "wire")
+_UNTRACEABLE: Final = "send"
+"""A tool of which no person can say what became of a call; of others they can."""
 _BUILD_S: Final = 1.0
 """So long a "build" goes on after it took effect: longer than a cancel waits for it."""
 _DUMP_CHARS: Final = 90_000
@@ -154,6 +168,7 @@ class Script:
     name: str
     sessions: tuple[tuple[str, tuple[Order, ...]], ...]
     model: str = field(default="diligent:m", init=False)
+    on_crash: OnCrash = field(default="close", kw_only=True)
 
     @property
     def orders(self) -> dict[str, Order]:
@@ -174,6 +189,7 @@ class Script:
                 *TOOLS[name],
                 output=_long if name == "dump" else str,
                 seconds=_BUILD_S if name == "build" else 0,
+                reconciled=name in _RECONCILED,
             )
             for name in sorted(used & TOOLS.keys())
         ]
@@ -280,7 +296,7 @@ class Delegated(Script):
             kernel.read(child)
         except UsageError:
             return  # a death came before it began
-        async with kernel.session(child, model=self.model, limits=_LIMITS) as session:
+        async with kernel.session(child, model=self.model, limits=_LIMITS, on_crash=self.on_crash) as session:
             for _ in range(_NUDGES_MAX):
                 await session.run(children=True)
                 if not session.pending and finished(self.orders, kernel.read(child).messages()):
@@ -308,7 +324,9 @@ class _Host:
 
     async def work(self, orders: Sequence[Order]) -> None:
         """Send what was not yet accepted, and see to it that all of it is done."""
-        async with self.kernel.session(self.name, model=self.script.model, limits=_LIMITS, approver=True) as session:
+        async with self.kernel.session(
+            self.name, model=self.script.model, limits=_LIMITS, approver=True, on_crash=self.script.on_crash
+        ) as session:
             self.world.held(session.token)
             for order in orders:
                 await self._say(session, order)
@@ -347,6 +365,7 @@ class _Host:
             await self._run(session)
             if not session.pending and finished(self.script.orders, self.kernel.read(self.name).messages()):
                 return
+            assert self.script.on_crash == "close", f"session {self.name!r} does not go on by itself"
             await self.world.followup(session, GO_ON)
         raise AssertionError(f"session {self.name!r} does not get anywhere")
 
@@ -357,12 +376,21 @@ class _Host:
                 self.world.held(session.token)
             nursery.cancel_scope.cancel()
 
-    @staticmethod
-    async def _approve(session: Session) -> None:
+    async def _approve(self, session: Session) -> None:
         while True:
             for question in session.questions():
-                await session.approve(question.seq)
+                if question.about == "outcome":
+                    await session.answer(question.seq, self._witnessed(question))
+                else:
+                    await session.approve(question.seq)
             await trio.sleep(_PAUSE_S)
+
+    def _witnessed(self, question: Question) -> Told:
+        """What a person who looks has to say of how a call ended."""
+        if question.name == _UNTRACEABLE:
+            return "unknown"
+        done = self.world.has_done(tool=question.name, arguments=json.loads(question.arguments))
+        return "done" if done else "not_done"
 
 
 class Diligent(FakeModel):
@@ -472,8 +500,8 @@ def finished(orders: Mapping[str, Order], messages: Sequence[Message]) -> bool:
     return last.text == last_words(orders, messages)
 
 
-def _one(name: str, *orders: Order) -> Script:
-    return Script(name, (("s", orders),))
+def _one(name: str, *orders: Order, on_crash: OnCrash = "close") -> Script:
+    return Script(name, (("s", orders),), on_crash=on_crash)
 
 
 SCRIPTS: Final = (
@@ -499,6 +527,34 @@ SCRIPTS: Final = (
         "delegated",
         (("s", (Order("share", ((("write", "a"), ("helper", "dig")), (("send", "b"),))),)),),
         within=(Order("dig", ((("write", "c"), ("look", "d")),)),),
+    ),
+    _one(
+        "continued",
+        Order(
+            "work on",
+            (
+                (("look", "a"), ("mark", "b"), ("write", "c"), ("pay", "d"), ("wire", "e")),
+                (("send", "f"), ("pay", "g")),
+            ),
+        ),
+        Order("and the last"),
+        on_crash="continue",
+    ),
+    _one(
+        "continued asking",
+        Order("may I still", ((("ask", "a"), ("build", "b"), ("pay", "c"), ("ask", "d")),)),
+        on_crash="continue",
+    ),
+    Failing(
+        "continued retrying",
+        (("s", (Order("try on", ((("pay", "a"),), (("mark", "b"),))),)),),
+        on_crash="continue",
+    ),
+    Delegated(
+        "continued delegated",
+        (("s", (Order("share on", ((("pay", "a"), ("helper", "dig on")), (("mark", "b"),))),)),),
+        within=(Order("dig on", ((("pay", "c"), ("look", "d")), (("wire", "e"),))),),
+        on_crash="continue",
     ),
     Delegated(
         "beside",

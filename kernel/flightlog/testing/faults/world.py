@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
@@ -18,7 +18,8 @@ from flightlog.store.log_file import LogFile
 from flightlog.store.store import Store
 from flightlog_hookspecs import Tool, ToolContext
 from flightlog_hookspecs.errors import Fenced, StoreError
-from flightlog_hookspecs.tools import Effect, Mode
+from flightlog_hookspecs.tools import Done as Reconciled
+from flightlog_hookspecs.tools import Effect, Finding, Mode, NotDone
 
 
 @frozen
@@ -96,9 +97,13 @@ def _unheard(path: str) -> None:
 
 @define
 class World:
-    """The ledger of all facts, in order; its length is the clock of the laboratory."""
+    """The ledger of all facts, in order; its length is the clock of the laboratory.
+
+    What took effect `earlier` stands in somebody else's ledger, and has happened all the same.
+    """
 
     ledger: list[Fact] = field(factory=list)
+    earlier: Sequence[Fact] = ()
     workspace: str = field(default="", kw_only=True)
     """The folder of the kernel's tools, in which a crash leaves what it leaves of the log."""
     keep: Callable[[str], None] = field(default=_unheard, init=False)
@@ -134,6 +139,12 @@ class World:
         """Note that a body takes effect: call it where the effect happens."""
         self.ledger.append(Done(context.invocation_id, tool, effect, json.dumps(arguments)))
 
+    def has_done(self, *, invocation_id: str = "", tool: str = "", arguments: object = None) -> bool:
+        """Whether that invocation, or a call of that tool about the same, has taken effect."""
+        about = (tool, json.dumps(arguments))
+        done = [fact for fact in (*self.earlier, *self.ledger) if isinstance(fact, Done)]
+        return any(fact.invocation_id == invocation_id or (fact.tool, fact.arguments) == about for fact in done)
+
     async def followup(self, session: Session, text: str, *, key: str | None = None) -> Accepted:
         """`session.followup`, and note the acknowledgement."""
         accepted = await session.followup(text, key=key)
@@ -148,8 +159,12 @@ class World:
         *,
         output: Callable[[str], str] = str,
         seconds: float = 0,
+        reconciled: bool = False,
     ) -> Tool:
-        """A tool that takes effect here, then ends after so many seconds. Its one argument is `task`."""
+        """A tool that takes effect here, then ends after so many seconds. Its one argument is `task`.
+
+        One that is `reconciled` finds out what it has done.
+        """
 
         async def body(context: ToolContext, task: str) -> str:
             await trio.lowlevel.checkpoint()
@@ -157,12 +172,26 @@ class World:
             await trio.sleep(seconds)
             return output(f"{name} {task}: done")
 
+        async def reconcile(context: ToolContext, arguments: Mapping[str, Any]) -> Finding:
+            await trio.lowlevel.checkpoint()
+            if self.has_done(invocation_id=context.invocation_id):
+                return Reconciled(output(f"{name} {arguments['task']}: done"))
+            return NotDone()
+
         schema: dict[str, Any] = {
             "type": "object",
             "properties": {"task": {"type": "string"}},
             "required": ["task"],
         }
-        return Tool(body=body, name=name, description="Work.", mode=mode, effect=effect, parameters=schema)
+        return Tool(
+            body=body,
+            name=name,
+            description="Work.",
+            mode=mode,
+            effect=effect,
+            parameters=schema,
+            reconcile=reconcile if reconciled else None,
+        )
 
     @contextmanager
     def watching(self) -> Iterator[None]:
