@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from flightlog.runtime.reader import LogReader, SentRequest, SessionReader, SessionSummary, Spending
     from flightlog.runtime.registration import Registration
     from flightlog.runtime.session import Session, Turn
+    from flightlog.runtime.tasks import Tasks, TaskSummary
     from flightlog.runtime.upkeep import purge, repair
     from flightlog.store.purging import PurgeReport
     from flightlog.store.query import QueryResult
@@ -52,6 +53,8 @@ __all__ = [
     "SessionReader",
     "SessionSummary",
     "Spending",
+    "TaskSummary",
+    "Tasks",
     "Turn",
     "__version__",
     "aio",
@@ -87,6 +90,8 @@ _HOME = {
     "SessionReader": "flightlog.runtime.reader",
     "SessionSummary": "flightlog.runtime.reader",
     "Spending": "flightlog.runtime.reader",
+    "TaskSummary": "flightlog.runtime.tasks",
+    "Tasks": "flightlog.runtime.tasks",
     "Turn": "flightlog.runtime.session",
     "__version__": "flightlog.version",
     "hookimpl": "flightlog_hookspecs",

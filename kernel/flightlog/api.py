@@ -7,14 +7,14 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import BinaryIO, Final, get_args
+from typing import BinaryIO, get_args
 
 import trio
 
 from flightlog.core.context import HOST_SECTION, given
-from flightlog.core.limits import QUERY_MAX_ROWS, QUERY_MAX_S, SESSION_NAME_MAX_CHARS, Limits
+from flightlog.core.limits import QUERY_MAX_ROWS, QUERY_MAX_S, Limits
 from flightlog.runtime.approvals import Approvals
-from flightlog.runtime.arriving import fork_session, import_session
+from flightlog.runtime.arriving import checked_name, fork_session, import_session
 from flightlog.runtime.child_opening import House
 from flightlog.runtime.children import Children
 from flightlog.runtime.clock import Boundary, Clock, no_boundary
@@ -36,6 +36,7 @@ from flightlog.runtime.registry import Registry
 from flightlog.runtime.services import serve
 from flightlog.runtime.session import Session
 from flightlog.runtime.surroundings import Surroundings
+from flightlog.runtime.tasks import DEFAULT_MODEL, Tasks
 from flightlog.store.backup import back_up
 from flightlog.store.log_file import protected_paths
 from flightlog.store.query import Parameter, QueryResult
@@ -43,13 +44,13 @@ from flightlog.store.store import Store
 from flightlog_hookspecs.errors import SessionBusy, UsageError
 from flightlog_hookspecs.events import SessionCreated
 
-DEFAULT_MODEL: Final = "scripted:echo"
-
 
 class Kernel:
     """An open log file and everything registered with it. Made by `open_kernel`; one trio thread."""
 
-    def __init__(self, store: Store, registry: Registry, workspace: str, clock: Clock, on_boundary: Boundary) -> None:
+    def __init__(
+        self, store: Store, registry: Registry, workspace: str, clock: Clock, on_boundary: Boundary, agent: str = ""
+    ) -> None:
         self._store = store
         self._workspace = workspace
         self._clock = clock
@@ -63,6 +64,7 @@ class Kernel:
         self._background: trio.Nursery
         self._serving = trio.Event()
         self.registry = registry
+        self.tasks = Tasks(store, registry, clock, agent)
 
     @asynccontextmanager
     async def session(
@@ -92,7 +94,7 @@ class Kernel:
         Raises `UsageError`, `SessionBusy` while another owner lives, `LogCorrupt`, `SchemaTooNew`,
         `HeadMismatch`.
         """
-        _check_name(name)
+        checked_name(name)
         self._store.check_process()
         _check_types(system=(system, str), title=(title, str), limits=(limits, Limits), expect=(expect, HeadToken))
         if on_crash not in get_args(OnCrash):
@@ -224,7 +226,7 @@ class Kernel:
 
     def mailbox(self, name: str) -> Mailbox:
         """Write to session `name`, whoever owns it, and also when nobody does or it does not exist yet."""
-        _check_name(name)
+        checked_name(name)
         return Mailbox(self._store, name, self._clock)
 
     async def deliver(self) -> None:
@@ -267,7 +269,7 @@ class Kernel:
         begins with the same bytes; it inherits no inbox. `source` may be running, and is not changed.
         Raises `UsageError` when `turn` is open or was never reached, or when `name` exists.
         """
-        _check_name(name)
+        checked_name(name)
         reader = self.read(source)
         await fork_session(self._store, reader, turn, name, title, self.registry.versions, self._clock)
 
@@ -285,7 +287,7 @@ class Kernel:
         All of it is read and checked first, then committed as one. Raises `ImportRefused` naming the
         line, `UsageError` when its name or its uid is here already.
         """
-        return await import_session(self._store, source, _check_name)
+        return await import_session(self._store, source)
 
 
 @asynccontextmanager
@@ -297,23 +299,25 @@ async def open_kernel(
     workspace: str | os.PathLike[str] | None = None,
     clock: Clock | None = None,
     on_boundary: Boundary = no_boundary,
+    agent: str = "",
 ) -> AsyncIterator[Kernel]:
     """Open the log at `path`, creating it (mode 0600) when missing.
 
     `plugins` are modules or objects with hooks; with `discover`, installed entry points of the group
     "flightlog" join them, a broken one being left out and listed in `kernel.registry.problems`; it may
     name those that are to be loaded, as may the variable FLIGHTLOG_LOAD_PLUGINS (comma-separated).
-    `workspace` is the folder tools may work in; None gives them none. `clock` and `on_boundary` are
-    for tests. Raises a `StoreError` that says what is wrong with the file, `PluginError` for a broken
+    `workspace` is the folder tools may work in; None gives them none. `agent` is the name and version of
+    the host's own program, which stands in each task that it submits. `clock` and `on_boundary` are for
+    tests. Raises a `StoreError` that says what is wrong with the file, `PluginError` for a broken
     plugin that was passed in.
     """
     folder = _path("workspace", workspace) if workspace is not None else ""
-    _check_types(clock=(clock, Clock))
+    _check_types(clock=(clock, Clock), agent=(agent, str))
     if folder and not os.path.isdir(folder):
         raise UsageError(f"workspace {folder} is not a folder")
     registry = load_plugins(discover=discover, plugins=plugins)
     store = Store.open(_path("path", path))
-    kernel = Kernel(store, registry, folder, clock or Clock(), on_boundary)
+    kernel = Kernel(store, registry, folder, clock or Clock(), on_boundary, agent)
     try:
         async with beside(kernel.deliver):
             try:
@@ -346,8 +350,3 @@ def _check_types(**given: tuple[object, type]) -> None:
     for name, (value, wanted) in given.items():
         if value is not None and not isinstance(value, wanted):
             raise UsageError(f"{name} must be a {wanted.__name__}, not {type(value).__name__}")
-
-
-def _check_name(name: str) -> None:
-    if not isinstance(name, str) or not 0 < len(name) <= SESSION_NAME_MAX_CHARS or not name.isprintable():
-        raise UsageError(f"a session name is 1 to {SESSION_NAME_MAX_CHARS} printable characters, not {name!r}")

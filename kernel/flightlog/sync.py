@@ -12,10 +12,11 @@ used from several threads at once; Ctrl-C in a waiting thread cancels the call i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from datetime import datetime
 from itertools import islice
-from typing import BinaryIO, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 
 from flightlog import api
 from flightlog.bridge import Following, TrioThread
@@ -24,6 +25,7 @@ from flightlog.runtime import mailbox as trio_mailbox
 from flightlog.runtime import reader as trio_reader
 from flightlog.runtime import registration as trio_registration
 from flightlog.runtime import session as trio_session
+from flightlog.runtime import tasks as trio_tasks
 from flightlog.runtime.approvals import Question
 from flightlog.runtime.clock import Boundary, Clock, no_boundary
 from flightlog.runtime.inbox import Accepted
@@ -34,9 +36,10 @@ from flightlog.runtime.reader import SentRequest, Spending
 from flightlog.runtime.recovery import OnCrash
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.session import Turn
+from flightlog.runtime.tasks import NO_PARAMETERS, TaskSummary, Verdict
 from flightlog.store.query import Parameter, QueryResult
 from flightlog_hookspecs.content import Block, FileBlock
-from flightlog_hookspecs.events import Message, Record, Told
+from flightlog_hookspecs.events import Message, Record, TaskClass, TaskStateName, Told
 
 T = TypeVar("T")
 
@@ -247,9 +250,126 @@ class Mailbox:
         """As `Session.cancel`."""
         return self._thread.run(lambda: self._mailbox.cancel(cause, now=now, keep_queue=keep_queue, key=key))
 
+    def pause(self, by: str = "user", *, now: bool = False, key: str | None = None) -> Posted:
+        """Let the task rest until it is resumed."""
+        return self._thread.run(lambda: self._mailbox.pause(by, now=now, key=key))
+
+    def resume(self, by: str = "user", *, key: str | None = None) -> Posted:
+        """Let the task go on that is paused."""
+        return self._thread.run(lambda: self._mailbox.resume(by, key=key))
+
+    def amend(
+        self,
+        *,
+        goal: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        by: str = "user",
+        key: str | None = None,
+    ) -> Posted:
+        """Change what the task is to reach."""
+        return self._thread.run(lambda: self._mailbox.amend(goal=goal, parameters=parameters, by=by, key=key))
+
     def waiting(self) -> int:
         """How many letters the session's owner, or its next one, has still to take."""
         return self._thread.run(self._mailbox.waiting)
+
+
+class Tasks:
+    """The tasks of a log. See `flightlog.Tasks`."""
+
+    def __init__(self, thread: TrioThread, tasks: trio_tasks.Tasks) -> None:
+        self._thread = thread
+        self._tasks = tasks
+
+    def submit(
+        self,
+        goal: str,
+        *,
+        model: str | None = None,
+        parameters: Mapping[str, Any] = NO_PARAMETERS,
+        task_class: TaskClass = "normal",
+        system: str = "",
+        max_steps: int = 30,
+        max_recoveries: int = 5,
+        deadline: datetime | None = None,
+        due: datetime | None = None,
+        goal_check: str = "",
+        key: str | None = None,
+        id: str | None = None,
+    ) -> str:
+        """Enter a task for the next worker; returns its id, durably."""
+        return self._thread.run(
+            lambda: self._tasks.submit(
+                goal,
+                model=model,
+                parameters=parameters,
+                task_class=task_class,
+                system=system,
+                max_steps=max_steps,
+                max_recoveries=max_recoveries,
+                deadline=deadline,
+                due=due,
+                goal_check=goal_check,
+                key=key,
+                id=id,
+            )
+        )
+
+    def list(self, state: TaskStateName | None = None, *, limit: int | None = 100) -> tuple[TaskSummary, ...]:
+        """The tasks in `state`, or all, the last submitted first."""
+        return self._thread.run(lambda: self._tasks.list(state, limit=limit))
+
+    def show(self, id: str) -> TaskSummary:
+        """Task `id` as it stands."""
+        return self._thread.run(self._tasks.show, id)
+
+    def pause(self, id: str, by: str = "user", *, now: bool = False, key: str | None = None) -> Posted:
+        """Let it rest until it is resumed."""
+        return self._thread.run(lambda: self._tasks.pause(id, by, now=now, key=key))
+
+    def resume(self, id: str, by: str = "user", *, key: str | None = None) -> Posted:
+        """Let it go on."""
+        return self._thread.run(lambda: self._tasks.resume(id, by, key=key))
+
+    def cancel(self, id: str, cause: str = "user", *, now: bool = False, key: str | None = None) -> Posted:
+        """End it."""
+        return self._thread.run(lambda: self._tasks.cancel(id, cause, now=now, key=key))
+
+    def amend(
+        self,
+        id: str,
+        *,
+        goal: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        by: str = "user",
+        key: str | None = None,
+    ) -> Posted:
+        """Change what it is to reach."""
+        return self._thread.run(lambda: self._tasks.amend(id, goal=goal, parameters=parameters, by=by, key=key))
+
+    def steer(self, id: str, text: str, *, key: str | None = None) -> Posted:
+        """Tell the model something at its next step."""
+        return self._thread.run(lambda: self._tasks.steer(id, text, key=key))
+
+    def answer(
+        self,
+        id: str,
+        seq: int,
+        verdict: Verdict,
+        *,
+        by: str = "user",
+        reason: str = "",
+        remember: bool = False,
+        key: str | None = None,
+    ) -> Posted:
+        """Answer the question in row `seq`."""
+        return self._thread.run(
+            lambda: self._tasks.answer(id, seq, verdict, by=by, reason=reason, remember=remember, key=key)
+        )
+
+    def wait(self, id: str) -> TaskSummary:
+        """Until it has ended or is paused; returns how it stands then."""
+        return self._thread.run(self._tasks.wait, id)
 
 
 class Kernel:
@@ -263,6 +383,11 @@ class Kernel:
     def registry(self) -> Registry:
         """What the plugins registered."""
         return self._kernel.registry
+
+    @property
+    def tasks(self) -> Tasks:
+        """The tasks of the log."""
+        return Tasks(self._thread, self._kernel.tasks)
 
     def session(
         self,
@@ -337,13 +462,20 @@ def open_kernel(
     workspace: str | os.PathLike[str] | None = None,
     clock: Clock | None = None,
     on_boundary: Boundary = no_boundary,
+    agent: str = "",
 ) -> Iterator[Kernel]:
     """Open the log at `path`, creating it when missing, and close it and its sessions in the end."""
     thread = TrioThread()
     try:
         with thread.holding(
             api.open_kernel(
-                path, discover=discover, plugins=plugins, workspace=workspace, clock=clock, on_boundary=on_boundary
+                path,
+                discover=discover,
+                plugins=plugins,
+                workspace=workspace,
+                clock=clock,
+                on_boundary=on_boundary,
+                agent=agent,
             )
         ) as kernel:
             yield Kernel(thread, kernel)

@@ -11,7 +11,7 @@ import flightlog
 from flightlog import aio, sync
 
 FACES = [sync, aio]
-CLASSES = ["Kernel", "Session", "SessionReader", "Mailbox", "Registration"]
+CLASSES = ["Kernel", "Session", "SessionReader", "Mailbox", "Registration", "Tasks"]
 BLOCKING = {"aclose": "close"}
 """What closes is named after how it is waited for."""
 LEFT_OUT = {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import BinaryIO
 
 import trio
 
 from flightlog.core.forking import forked
+from flightlog.core.limits import SESSION_NAME_MAX_CHARS
 from flightlog.runtime.clock import Clock
 from flightlog.runtime.reader import SessionReader, apart
 from flightlog.runtime.recovery import entered, opening
@@ -20,12 +21,10 @@ from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import PluginVersion, SessionCreated
 
 
-async def import_session(
-    store: Store, source: str | os.PathLike[str] | BinaryIO, check_name: Callable[[str], None]
-) -> str:
+async def import_session(store: Store, source: str | os.PathLike[str] | BinaryIO) -> str:
     """Enter the session in the export `source`; returns its name. See `Kernel.import_session`."""
     found = await trio.to_thread.run_sync(_read, source)
-    check_name(found.session.name)
+    checked_name(found.session.name)
     if not await entered(store, found.session, found.rows, found.blobs):
         raise exists_already(store, found.session)
     return found.session.name
@@ -64,6 +63,13 @@ async def fork_session(
     session = NewSession(name, uid)
     if not await entered(store, session, rows):
         raise exists_already(store, session)
+
+
+def checked_name(name: object) -> str:
+    """`name` as a session's. Raises `UsageError` when it cannot be one."""
+    if not isinstance(name, str) or not 0 < len(name) <= SESSION_NAME_MAX_CHARS or not name.isprintable():
+        raise UsageError(f"a session name is 1 to {SESSION_NAME_MAX_CHARS} printable characters, not {name!r}")
+    return name
 
 
 def exists_already(store: Store, session: NewSession) -> UsageError:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import trio
 from attrs import frozen
 
+from flightlog.core import canonical
 from flightlog.core.inbox import Way
-from flightlog.core.letters import Answer, Body, Report, Stop, Words
+from flightlog.core.letters import Amend, Answer, Body, Pause, Report, Resume, Stop, Words
 from flightlog.runtime.clock import Clock
 from flightlog.runtime.inbox import checked_content, checked_key
 from flightlog.runtime.write_lock import when_free
@@ -83,6 +85,38 @@ class Mailbox:
         """As `Session.cancel`; without `keep_queue`, also when idle, what waits by then leaves the inbox."""
         return await self._post("cancel", Stop(cause=cause, now=now, keep_queue=keep_queue), key)
 
+    async def pause(self, by: str = "user", *, now: bool = False, key: str | None = None) -> Posted:
+        """Let the task rest until it is resumed: a stream ends at once, running tools end by themselves.
+
+        With `now` they are cut off. The call of a person's question goes on waiting.
+        """
+        return await self._post("pause", Pause(by=by, now=now), key)
+
+    async def resume(self, by: str = "user", *, key: str | None = None) -> Posted:
+        """Let the task go on that is paused, whatever for."""
+        return await self._post("resume", Resume(by=by), key)
+
+    async def amend(
+        self,
+        *,
+        goal: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        by: str = "user",
+        key: str | None = None,
+    ) -> Posted:
+        """Change what the task is to reach; None leaves that as it is. The model is told at its next step.
+
+        Raises `UsageError` when nothing is to change, `BadPayload` for what JSON cannot carry.
+        """
+        if goal is None and parameters is None:
+            raise UsageError("amend changes the goal, the parameters or both; neither was given")
+        changed = Amend(
+            by=by,
+            goal=None if goal is None else checked_goal(goal),
+            parameters=None if parameters is None else checked_parameters(parameters),
+        )
+        return await self._post("amend", changed, key)
+
     async def waiting(self) -> int:
         """How many letters the session's owner, or its next one, has still to take."""
         found = self._store.key_of(self._session)
@@ -105,3 +139,17 @@ class Mailbox:
     async def _posted(self, letter: LetterRow, files: Sequence[Blob]) -> LetterRow:
         """Enter it, or find the one under its key. Cancelled while it waits, it leaves nothing behind."""
         return await when_free(self._store, lambda: self._store.post(letter, files))
+
+
+def checked_goal(goal: object) -> str:
+    """`goal` as a task's. Raises `UsageError` when it says nothing."""
+    if not isinstance(goal, str) or not goal.strip():
+        raise UsageError(f"a goal is a text that says something, not {goal!r}")
+    return goal
+
+
+def checked_parameters(parameters: object) -> str:
+    """`parameters` in canonical JSON. Raises `UsageError` or `BadPayload` when they are no JSON object."""
+    if not isinstance(parameters, Mapping):
+        raise UsageError(f"parameters are a mapping of names to JSON values, not a {type(parameters).__name__}")
+    return canonical.dumps(dict(parameters))

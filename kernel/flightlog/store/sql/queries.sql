@@ -153,3 +153,18 @@ CASE WHEN count(cost_pico) = count(*) AND sum(cost_pico >> 32) < 2000000000 THEN
 FROM usage WHERE session = ? GROUP BY currency ORDER BY currency IS NULL, currency
 -- name: requests_of
 SELECT seq FROM requests WHERE session = ? AND turn = ? AND step = ? AND (?4 IS NULL OR attempt = ?4) ORDER BY attempt DESC LIMIT 1
+
+-- Tasks, the last submitted first: in one state or in any (?1), at most ?2; -1 for all. The last column is the row that holds its goal.
+-- name: tasks_page
+SELECT t.session, t.class, t.state, t.cause, t.message, t.goal_met, t.model, t.agent, t.step_count, t.max_steps, t.recoveries,
+       t.submitted_at, t.changed_at, t.due_at, k.session,
+       coalesce((SELECT max(seq) FROM events a WHERE a.session = k.session AND a.kind = 'task/amended'), 2)
+FROM events s CROSS JOIN session_keys k ON k.session = s.session CROSS JOIN tasks t ON t.session = k.name
+WHERE s.kind = 'task/submitted' AND (?1 IS NULL OR t.state = ?1)
+ORDER BY s.session DESC LIMIT ?2
+-- name: task_named
+SELECT t.session, t.class, t.state, t.cause, t.message, t.goal_met, t.model, t.agent, t.step_count, t.max_steps, t.recoveries,
+       t.submitted_at, t.changed_at, t.due_at, k.session,
+       coalesce((SELECT max(seq) FROM events a WHERE a.session = k.session AND a.kind = 'task/amended'), 2)
+FROM session_keys k CROSS JOIN tasks t ON t.session = k.name
+WHERE k.name = ?

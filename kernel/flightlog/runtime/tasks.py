@@ -1,0 +1,294 @@
+"""Tasks from outside: submitted, looked at, and written to, from any process and whoever works on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Any, Final, Literal, get_args
+
+import trio
+from attrs import evolve, frozen
+
+from flightlog.core import canonical
+from flightlog.core.task import ENDED
+from flightlog.runtime.arriving import checked_name
+from flightlog.runtime.clock import Clock, Strides
+from flightlog.runtime.inbox import checked_key
+from flightlog.runtime.letters import POLL_S
+from flightlog.runtime.mailbox import Mailbox, Posted, checked_goal, checked_parameters
+from flightlog.runtime.recovery import entered
+from flightlog.runtime.registry import Registry
+from flightlog.store.codec import Encoded, EventRow, encode
+from flightlog.store.connection import Row
+from flightlog.store.replay import lone_record
+from flightlog.store.store import NewSession, Store
+from flightlog_hookspecs.errors import UsageError
+from flightlog_hookspecs.events import (
+    Event,
+    Record,
+    SessionCreated,
+    TaskAmended,
+    TaskClass,
+    TaskStateName,
+    TaskSubmitted,
+)
+
+DEFAULT_MODEL: Final = "scripted:echo"
+NO_PARAMETERS: Final[Mapping[str, Any]] = MappingProxyType({})
+Verdict = Literal["allow", "deny"]
+
+
+@frozen(kw_only=True)
+class TaskSummary:
+    """A task as it stands. Times are Unix microseconds.
+
+    `cause` is why it is in its `state`, for programs, and `message` the same for people. `goal` and `parameters` (JSON)
+    are what is to be reached now. `steps` counts finished ones, `recoveries` how often it was taken up from a dead
+    worker. It begins, or goes on by itself, at `due_at_us`; `deadline_us` ends it.
+    """
+
+    id: str
+    task_class: TaskClass
+    state: TaskStateName
+    cause: str
+    message: str
+    goal: str
+    parameters: Mapping[str, Any]
+    goal_met: bool | None
+    goal_check: str
+    model: str
+    agent: str
+    steps: int
+    max_steps: int
+    recoveries: int
+    submitted_at_us: int
+    changed_at_us: int
+    due_at_us: int | None
+    deadline_us: int | None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing will ever be done for it any more."""
+        return self.state in ENDED
+
+
+class Tasks:
+    """The tasks of a log. Made by the kernel: `kernel.tasks`.
+
+    What is wanted of a task is a letter to its session, and returns once that is durable: whoever works on it takes it
+    within some tens of milliseconds, or else the next worker of the file. `SessionReader.events` shows what came of it.
+    """
+
+    def __init__(self, store: Store, registry: Registry, clock: Clock, agent: str) -> None:
+        self._store = store
+        self._registry = registry
+        self._clock = clock
+        self._agent = agent
+
+    async def submit(
+        self,
+        goal: str,
+        *,
+        model: str | None = None,
+        parameters: Mapping[str, Any] = NO_PARAMETERS,
+        task_class: TaskClass = "normal",
+        system: str = "",
+        max_steps: int = 30,
+        max_recoveries: int = 5,
+        deadline: datetime | None = None,
+        due: datetime | None = None,
+        goal_check: str = "",
+        key: str | None = None,
+        id: str | None = None,
+    ) -> str:
+        """Enter a task for the next worker; returns its id, durably. Needs no worker and no ownership.
+
+        `model` is "adapter:model", None the offline "scripted:echo"; the model reads `goal` and `parameters` as its
+        first message. It does not begin before `due` and ends at `deadline`: times with a zone. Under a `key`, or an
+        `id`, that was used before for the same wish it is that earlier task; for another wish it raises `UsageError`,
+        as for all that cannot be, and then nothing was entered.
+        """
+        submitted = TaskSubmitted(
+            goal=checked_goal(goal),
+            model=DEFAULT_MODEL if model is None else model,
+            parameters=checked_parameters(parameters),
+            system=_text("system", system),
+            task_class=task_class,
+            goal_check=_text("goal_check", goal_check),
+            max_steps=_count("max_steps", max_steps, at_least=1),
+            max_recoveries=_count("max_recoveries", max_recoveries, at_least=0),
+            due_us=_time_us("due", due),
+            deadline_us=_time_us("deadline", deadline),
+            agent=self._agent,
+        )
+        if task_class not in get_args(TaskClass):
+            raise UsageError(f"task_class is one of {get_args(TaskClass)}, not {task_class!r}")
+        if submitted.due_us and submitted.deadline_us and submitted.due_us >= submitted.deadline_us:
+            raise UsageError("the deadline comes before the task is due")
+        self._registry.adapter_of(submitted.model)
+        name = self._name(key, id)
+        if not await self._entered(name, submitted):
+            self._check_same(name, submitted)
+        return name
+
+    async def list(self, state: TaskStateName | None = None, *, limit: int | None = 100) -> tuple[TaskSummary, ...]:
+        """The tasks in `state`, or all, the last submitted first; at most `limit`, None for no limit."""
+        if state is not None and state not in get_args(TaskStateName):
+            raise UsageError(f"state is one of {get_args(TaskStateName)}, not {state!r}")
+        most = -1 if limit is None else _count("limit", limit, at_least=0)
+        return tuple(self._summary(row) for row in self._store.read("tasks_page", state, most))
+
+    async def show(self, id: str) -> TaskSummary:
+        """Task `id` as it stands. Raises `UsageError` when there is none."""
+        rows = self._store.read("task_named", id)
+        if not rows:
+            other = "; the session of that name is no task's" if self._store.key_of(id) else ""
+            raise UsageError(f"there is no task {id!r} in {self._store.path}{other}")
+        return self._summary(rows[0])
+
+    async def pause(self, id: str, by: str = "user", *, now: bool = False, key: str | None = None) -> Posted:
+        """Let it rest until it is resumed. See `Mailbox.pause`. Raises `UsageError` once it has ended."""
+        return await (await self._mailbox(id)).pause(by, now=now, key=key)
+
+    async def resume(self, id: str, by: str = "user", *, key: str | None = None) -> Posted:
+        """Let it go on. See `Mailbox.resume`. Raises `UsageError` once it has ended."""
+        return await (await self._mailbox(id)).resume(by, key=key)
+
+    async def cancel(self, id: str, cause: str = "user", *, now: bool = False, key: str | None = None) -> Posted:
+        """End it. See `Mailbox.cancel`. Raises `UsageError` once it has ended."""
+        return await (await self._mailbox(id)).cancel(cause, now=now, key=key)
+
+    async def amend(
+        self,
+        id: str,
+        *,
+        goal: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        by: str = "user",
+        key: str | None = None,
+    ) -> Posted:
+        """Change what it is to reach. See `Mailbox.amend`. Raises `UsageError` once it has ended."""
+        return await (await self._mailbox(id)).amend(goal=goal, parameters=parameters, by=by, key=key)
+
+    async def steer(self, id: str, text: str, *, key: str | None = None) -> Posted:
+        """Tell the model something at its next step. Raises `UsageError` once it has ended."""
+        return await (await self._mailbox(id)).steer(text, key=key)
+
+    async def answer(
+        self,
+        id: str,
+        seq: int,
+        verdict: Verdict,
+        *,
+        by: str = "user",
+        reason: str = "",
+        remember: bool = False,
+        key: str | None = None,
+    ) -> Posted:
+        """Answer the question in row `seq`: "allow" or "deny" a call.
+
+        Raises `UsageError` for another verdict, and once the task has ended.
+        """
+        if verdict not in get_args(Verdict):
+            raise UsageError(f"verdict is one of {get_args(Verdict)}, not {verdict!r}")
+        mailbox = await self._mailbox(id)
+        return await mailbox.approve(seq, allow=verdict == "allow", by=by, reason=reason, remember=remember, key=key)
+
+    async def wait(self, id: str) -> TaskSummary:
+        """Until it has ended or is paused; returns how it stands then. Raises `UsageError` when there is none."""
+        strides, seen = Strides(POLL_S), 0
+        while True:
+            if (newest := self._store.read("last_id")[0][0]) != seen:
+                seen, task = newest, await self.show(id)
+                if task.ended or task.state == "paused":
+                    return task
+            await strides.pause()
+
+    async def _mailbox(self, id: str) -> Mailbox:
+        task = await self.show(id)
+        if task.ended:
+            raise UsageError(f"task {id!r} is {task.state}: nothing is done for it any more")
+        return Mailbox(self._store, id, self._clock)
+
+    def _name(self, key: str | None, id: str | None) -> str:
+        if key is not None and id is not None:
+            raise UsageError("a task is named by a key or by an id, not by both")
+        if id is not None:
+            return checked_name(id)
+        digits = self._clock.new_id() if key is None else sha256(f"task key {checked_key(key)}".encode()).hexdigest()
+        return f"task-{digits[-12:]}"
+
+    @trio.lowlevel.enable_ki_protection
+    async def _entered(self, name: str, submitted: TaskSubmitted) -> bool:
+        uid, now_us = self._clock.new_id(), self._clock.now_us()
+        events: tuple[Event, ...] = (SessionCreated(uid=uid), submitted)
+        rows: list[Encoded] = []
+        for seq, event in enumerate(events, 1):
+            record = Record(session=name, seq=seq, at_us=now_us, turn=None, step=None, epoch=0, event=event)
+            rows.append(encode(record, 0, uid, rows[-1].row.digest if rows else b""))
+        return await entered(self._store, NewSession(name, uid), rows)
+
+    def _check_same(self, name: str, wanted: TaskSubmitted) -> None:
+        found = self._store.key_of(name)
+        there = self._event(name, found.key, 2) if found else None
+        if not isinstance(there, TaskSubmitted):
+            raise UsageError(f"there is a session {name!r} in {self._store.path} already, and it is no task's")
+        if evolve(there, agent="") != evolve(wanted, agent=""):
+            raise UsageError(f"task {name!r} was submitted before with another goal or other limits")
+
+    def _event(self, name: str, key: int, seq: int) -> Event | None:
+        rows = self._store.read("event_at", key, seq)
+        return lone_record(self._store, name, EventRow(*rows[0])).event if rows else None
+
+    def _summary(self, row: Row) -> TaskSummary:
+        name, task_class, state, cause, message, goal_met, model, agent, *counts = row
+        steps, max_steps, recoveries, submitted_at_us, changed_at_us, due_at_us, key, goal_seq = counts
+        submitted, aim = self._event(name, key, 2), self._event(name, key, goal_seq)
+        assert isinstance(submitted, TaskSubmitted), "a task's session begins with it"
+        assert isinstance(aim, (TaskSubmitted, TaskAmended)), "the query finds only these"
+        return TaskSummary(
+            id=name,
+            task_class=task_class,
+            state=state,
+            cause=cause or "",
+            message=message or "",
+            goal=aim.goal,
+            parameters=canonical.loads(aim.parameters),
+            goal_met=None if goal_met is None else bool(goal_met),
+            goal_check=submitted.goal_check,
+            model=model,
+            agent=agent or "",
+            steps=steps,
+            max_steps=max_steps,
+            recoveries=recoveries,
+            submitted_at_us=submitted_at_us,
+            changed_at_us=changed_at_us,
+            due_at_us=due_at_us,
+            deadline_us=submitted.deadline_us,
+        )
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _time_us(what: str, time: object) -> int | None:
+    """`time` in Unix microseconds. Raises `UsageError` unless it says which moment it means."""
+    if time is None:
+        return None
+    if not isinstance(time, datetime) or time.tzinfo is None:
+        raise UsageError(f"{what} is a datetime with a time zone, such as datetime.now(UTC), not {time!r}")
+    return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def _text(what: str, text: object) -> str:
+    if not isinstance(text, str):
+        raise UsageError(f"{what} is a text, not a {type(text).__name__}")
+    return text
+
+
+def _count(what: str, number: object, *, at_least: int) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or number < at_least:
+        raise UsageError(f"{what} is a whole number from {at_least} on, not {number!r}")
+    return number
