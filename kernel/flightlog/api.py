@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import BinaryIO, get_args
@@ -36,7 +36,9 @@ from flightlog.runtime.registry import Registry
 from flightlog.runtime.services import serve
 from flightlog.runtime.session import Session
 from flightlog.runtime.surroundings import Surroundings
+from flightlog.runtime.task_run import STAGES, TaskRun
 from flightlog.runtime.tasks import DEFAULT_MODEL, Tasks
+from flightlog.runtime.worker import OnProblem, Workers, ignored
 from flightlog.store.backup import back_up
 from flightlog.store.log_file import protected_paths
 from flightlog.store.query import Parameter, QueryResult
@@ -65,6 +67,7 @@ class Kernel:
         self._serving = trio.Event()
         self.registry = registry
         self.tasks = Tasks(store, registry, clock, agent)
+        self._workers = Workers(store, registry, clock, self._task)
 
     @asynccontextmanager
     async def session(
@@ -127,6 +130,7 @@ class Kernel:
         expect: HeadToken | None = None,
         take_over: bool = False,
         on_crash: OnCrash = "close",
+        hands_over: bool = False,
     ) -> AsyncIterator[tuple[Session, Journal]]:
         """`session` for the kernel itself: a session inside the scope `outer`, which begins with `created(uid=...)`."""
         if model is not None or self._store.key_of(name) is None:
@@ -150,7 +154,14 @@ class Kernel:
             )
             try:
                 session = self._session(
-                    journal, model, system, limits, approver=approver, outer=outer, on_crash=on_crash
+                    journal,
+                    model,
+                    system,
+                    limits,
+                    approver=approver,
+                    outer=outer,
+                    on_crash=on_crash,
+                    hands_over=hands_over,
                 )
             except BaseException:
                 with trio.CancelScope(shield=True):
@@ -183,12 +194,14 @@ class Kernel:
         approver: bool,
         outer: Registry,
         on_crash: OnCrash,
+        hands_over: bool,
     ) -> Session:
         state = journal.state
+        wish = state.task.submitted if state.task else None
         if model is None:
-            model = state.own_model or DEFAULT_MODEL
+            model = state.own_model or (wish.model if wish else DEFAULT_MODEL)
         if system is None:
-            system = given(state).get(HOST_SECTION, "")
+            system = given(state).get(HOST_SECTION, wish.system if wish and not state.header else "")
         outer.adapter_of(model)
         registry = Registry(outer=outer, allowed=state.tools)
         redacting = Redacting(registry)
@@ -212,6 +225,7 @@ class Kernel:
             threads=self._threads,
             workspace=self._workspace,
             protected=protected_paths(self._store.path),
+            hands_over=hands_over,
         )
         return Session(journal, Driver(journal, around, model=model, system=system), around)
 
@@ -240,6 +254,50 @@ class Kernel:
                 serve(self.registry, nursery)
                 self._serving.set()
                 await self._postman.run()
+
+    async def work(
+        self,
+        *,
+        tasks_at_once: int = 4,
+        until_idle: bool = False,
+        take_over: Collection[str] = (),
+        on_problem: OnProblem = ignored,
+    ) -> None:
+        """Take up tasks and carry them out, `tasks_at_once` at a time, until `leave_work` or cancelled.
+
+        First those that a dead worker left, then by class and order of submission; any number of workers, in any
+        processes, share the tasks of a file. With `until_idle` it returns once there is nothing to do right now. A task
+        in `take_over` is taken from its owner, who is alive but stuck. What goes wrong with one task fails that task
+        only; one that cannot be opened here is left alone and told to `on_problem(task, error)`. Cancelled, it leaves
+        its tasks to the next worker as they are. Raises `StoreError` when the log cannot be written.
+        """
+        await self._workers.work(
+            tasks_at_once=tasks_at_once, until_idle=until_idle, take_over=take_over, on_problem=on_problem
+        )
+
+    def leave_work(self, *, grace_s: float = 30.0) -> None:
+        """Let every `work` of this kernel return, and begin no task any more.
+
+        Each task finishes the step it is in, for at most `grace_s` seconds, and waits for the next worker then.
+        """
+        self._workers.leave(grace_s)
+
+    @asynccontextmanager
+    async def _task(self, name: str, limits: Limits, *, take_over: bool) -> AsyncIterator[TaskRun]:
+        """Own the session of task `name` while the context lasts, as its worker."""
+        async with self._owned(
+            name,
+            created=SessionCreated,
+            model=None,
+            system=None,
+            limits=limits,
+            approver=True,
+            outer=self.registry,
+            take_over=take_over,
+            on_crash="continue",
+            hands_over=True,
+        ) as (session, journal):
+            yield TaskRun(session, journal, STAGES)
 
     def read(self, name: str) -> SessionReader:
         """Read session `name` without owning or changing it. Raises `UsageError` when there is none."""

@@ -12,7 +12,7 @@ used from several threads at once; Ctrl-C in a waiting thread cancels the call i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from datetime import datetime
 from itertools import islice
@@ -37,6 +37,7 @@ from flightlog.runtime.recovery import OnCrash
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.session import Turn
 from flightlog.runtime.tasks import NO_PARAMETERS, TaskSummary, Verdict
+from flightlog.runtime.worker import OnProblem, ignored
 from flightlog.store.query import Parameter, QueryResult
 from flightlog_hookspecs.content import Block, FileBlock
 from flightlog_hookspecs.events import Message, Record, TaskClass, TaskStateName, Told
@@ -425,6 +426,25 @@ class Kernel:
     def register(self, plugin: object) -> Registration:
         """Register `plugin` for all sessions; close what this returns to take it back."""
         return Registration(self._thread, self._thread.call(self._kernel.register, plugin))
+
+    def work(
+        self,
+        *,
+        tasks_at_once: int = 4,
+        until_idle: bool = False,
+        take_over: Collection[str] = (),
+        on_problem: OnProblem = ignored,
+    ) -> None:
+        """Take up tasks and carry them out, until `leave_work` or interrupted."""
+        return self._thread.run(
+            lambda: self._kernel.work(
+                tasks_at_once=tasks_at_once, until_idle=until_idle, take_over=take_over, on_problem=on_problem
+            )
+        )
+
+    def leave_work(self, *, grace_s: float = 30.0) -> None:
+        """Let every `work` of this kernel return, and begin no task any more."""
+        return self._thread.call(lambda: self._kernel.leave_work(grace_s=grace_s))
 
     def read(self, name: str) -> SessionReader:
         """Read session `name` without owning or changing it."""

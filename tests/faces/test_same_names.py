@@ -22,6 +22,10 @@ LEFT_OUT = {
     "observe": "the kernel calls it",
     "observed": "the kernel calls it",
     "release": "the kernel calls it",
+    "end": "the kernel calls it",
+    "finish_step": "the kernel calls it",
+    "wake": "the kernel calls it",
+    "woken": "the kernel calls it",
     "close": "the context manager does it",
     "tail": "superseded by events() for hosts; it hands out what only the trio thread may call",
 }

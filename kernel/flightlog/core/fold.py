@@ -122,7 +122,8 @@ def _turn_start(state: State, event: TurnStart, seq: int, epoch: int) -> State:
 
 
 def _turn_end(state: State, event: TurnEnd, seq: int, epoch: int) -> State:
-    return changed(state, turn_open=False, cancelling=False, torn=False, last_end=event)
+    task = tasks.ended(state.task, event) if state.task else None
+    return changed(state, turn_open=False, cancelling=False, torn=False, last_end=event, task=task)
 
 
 def _step_start(state: State, event: StepStart, seq: int, epoch: int) -> State:
@@ -130,8 +131,10 @@ def _step_start(state: State, event: StepStart, seq: int, epoch: int) -> State:
 
 
 def _step_end(state: State, event: StepEnd, seq: int, epoch: int) -> State:
-    task = tasks.stepped(state.task) if state.task else None
-    return changed(state, step=None, last_step=state.step, task=task)
+    step = _step(state)
+    finished = step.message is not None and step.message.finish != "interrupted"
+    task = tasks.stepped(state.task, finished=finished) if state.task else None
+    return changed(state, step=None, last_step=step, task=task)
 
 
 def _user_message(state: State, event: UserMessage, seq: int, epoch: int) -> State:
@@ -218,6 +221,8 @@ def _decided(state: State, event: ApprovalDecided, seq: int, epoch: int) -> Stat
         return state
     if event.remember:
         state = changed(state, remembered=MappingProxyType({**state.remembered, call.name: event.decision}))
+    if state.task:
+        state = changed(state, task=tasks.answered(state.task))
     return _with_call(state, call.position, decided=event)
 
 
@@ -265,6 +270,13 @@ def _unloaded(state: State, event: PluginUnloaded, seq: int, epoch: int) -> Stat
     plugins = list(state.plugins)
     plugins.remove(PluginVersion(name=event.plugin, version=event.version))
     return changed(state, plugins=tuple(plugins))
+
+
+def after(state: State, *events: Event) -> State:
+    """`state` after events that will stand somewhere behind it, as far as their rows' numbers do not matter."""
+    for event in events:
+        state = fold(state, event, 0, state.epoch)
+    return state
 
 
 def asked_about(state: State, asked_seq: int) -> Call | None:

@@ -15,8 +15,10 @@
 | cancel   | idle otherwise                              |                                      | refused  |
 | pause    | its task has not ended and is not paused    | task/state paused                    | obeyed   |
 | resume   | its task is paused                          | task/state pending                   | obeyed   |
-| amend    | its task has not ended                      | task/amended                         | obeyed   |
+| amend    | its task has not ended                      | task/amended, the model is told      | obeyed   |
 | pause, resume, amend | otherwise                       |                                      | refused  |
+
+A message to a task whose goal was not delivered yet has the goal enter the inbox first.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from typing import Final
 
 from attrs import frozen
 
-from flightlog.core import inbox
-from flightlog.core.fold import asked_about
+from flightlog.core import inbox, task_flow
+from flightlog.core.fold import after, asked_about
 from flightlog.core.questions import objection
 from flightlog.core.state import State
 from flightlog.core.task import PAUSED_BY_PERSON, Task
@@ -162,12 +164,13 @@ def taking(state: State, letter: Letter, earlier: InboxSplice | None) -> tuple[E
     """
     match letter:
         case Letter(verb="followup" | "steer" | "inject" as way, body=Words(content=content)):
-            splice = inbox.accepted(state, way, letter.message_id, content)
+            goal = task_flow.goal(state)
+            splice = inbox.accepted(after(state, *goal), way, letter.message_id, content)
             try:
                 repeated = inbox.is_repeat(splice, earlier)
             except UsageError as error:
                 return (_taken(letter, str(error)),)
-            return (_repeated(letter),) if repeated else (splice, _taken(letter))
+            return (_repeated(letter),) if repeated else (*goal, splice, _taken(letter))
         case Letter(body=Answer(decided=decided) | Report(decided=decided)):
             if why := objection(state, decided.asked_seq, decided.decision):
                 return (_taken(letter, why),)
@@ -182,12 +185,12 @@ def taking(state: State, letter: Letter, earlier: InboxSplice | None) -> tuple[E
         case Letter(body=Pause() | Resume() | Amend() as wish):
             if state.task is None:
                 return (_taken(letter, "this session is no task's"),)
-            return _of_task(state.task, letter, wish)
+            return _of_task(state, state.task, letter, wish)
         case _:
             raise AssertionError("the codec gives each verb its own body")
 
 
-def _of_task(task: Task, letter: Letter, wish: Pause | Resume | Amend) -> tuple[Event, ...]:
+def _of_task(state: State, task: Task, letter: Letter, wish: Pause | Resume | Amend) -> tuple[Event, ...]:
     if task.ended:
         return (_taken(letter, f"the task is {task.state}"),)
     match wish:
@@ -202,7 +205,8 @@ def _of_task(task: Task, letter: Letter, wish: Pause | Resume | Amend) -> tuple[
         case Amend():
             goal = task.goal if wish.goal is None else wish.goal
             parameters = task.parameters if wish.parameters is None else wish.parameters
-            return (TaskAmended(goal=goal, parameters=parameters, by=wish.by), _taken(letter))
+            amended = TaskAmended(goal=goal, parameters=parameters, by=wish.by)
+            return (amended, *task_flow.news_of(state, amended, letter.message_id), _taken(letter))
 
 
 def _taken(letter: Letter, why_not: str = "") -> LetterTaken:

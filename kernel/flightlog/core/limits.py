@@ -61,6 +61,15 @@ CHILD_WAIT_S: Final = 3600.0
 CHILD_WIND_DOWN_S: Final = 60.0
 """A call that waits for a child is cut off this long after the child was cancelled for being late."""
 
+WORK_POLL_S: Final = 0.05
+"""How often a worker looks for new tasks and letters."""
+
+ORPHAN_POLL_S: Final = 0.5
+"""How often a worker looks whether the owner of a task still lives."""
+
+LOOK_AT_CLOCK_S: Final = 60.0
+"""The longest wait for a time of day without another look at the clock."""
+
 RETRY_WISH_MAX_S: Final = 24 * 3600.0
 """The longest delay a provider may ask for."""
 

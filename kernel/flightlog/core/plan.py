@@ -2,6 +2,7 @@
 
 | turn   | step   | request           | calls        | then                                   |
 |--------|--------|-------------------|--------------|----------------------------------------|
+| any    | any    | its task is pending or paused |  | Idle                                   |
 | closed |        |                   |              | open a turn if a message wakes, else Idle |
 | open   | none   |                   |              | open a step, Stop or close the turn (`_between_steps`) |
 | open   | open   | not sent          |              | SendRequest(1)                         |
@@ -23,6 +24,7 @@ from flightlog.core.inbox import wakes
 from flightlog.core.limits import Limits
 from flightlog.core.repair import cut_off
 from flightlog.core.state import Call, Pending, State, Step
+from flightlog.core.task import WAITING, recovered
 from flightlog_hookspecs.events import (
     Event,
     InboxSplice,
@@ -97,6 +99,8 @@ def follow(state: State, seq: int, events: Sequence[Event], limits: Limits, *, s
 
 def plan(state: State, limits: Limits) -> Action:
     """The next action. Pure: the same state and limits always give the same action."""
+    if state.task is not None and state.task.state in WAITING:
+        return Idle()
     if not state.turn_open:
         return Append((TurnStart(), *_claims(state, new_turn=True))) if wakes(state) else Idle()
     step = state.step
@@ -109,11 +113,11 @@ def plan(state: State, limits: Limits) -> Action:
             return SendRequest(step.retry.attempt, step.retry.delay_ms)
         case "failed":
             assert step.failed is not None, "phase failed carries the failure"
-            return Append((StepEnd(), _failed_end(step.failed)))
+            return Append((StepEnd(), *recovered(state.task), _failed_end(step.failed)))
         case "answered" if step.unanswered:
             return RunTools(step.unanswered)
         case "answered":
-            return Append((StepEnd(),))
+            return Append((StepEnd(), *recovered(state.task)))
         case "open":
             # Only a crash leaves an attempt open while nothing is in flight. It was nobody's failure, so no hook is
             # asked; what was streamed stays as evidence.

@@ -8,10 +8,13 @@ from typing import Final
 
 from attrs import evolve, frozen
 
-from flightlog_hookspecs.events import TaskAmended, TaskState, TaskStateName, TaskSubmitted
+from flightlog_hookspecs.events import TaskAmended, TaskState, TaskStateName, TaskSubmitted, TurnEnd
 
 ENDED: Final[frozenset[TaskStateName]] = frozenset({"completed", "failed", "cancelled"})
 """The states that nothing follows."""
+
+WAITING: Final[frozenset[TaskStateName]] = frozenset({"pending", "paused"})
+"""The states in which nothing is done for it."""
 
 PAUSED_BY_PERSON: Final = "person"
 """The cause of a task that somebody paused, and that only somebody resumes."""
@@ -33,10 +36,11 @@ FOLLOWING: Final[Mapping[TaskStateName, frozenset[TaskStateName]]] = MappingProx
 
 @frozen(kw_only=True)
 class Task:
-    """A task. `steps` counts the finished steps of all its turns.
+    """A task. `steps` counts the steps that have ended in all its turns.
 
     `recoveries` counts how often it was taken up from where a dead worker left it, `stuck` those of them since the last
-    finished step.
+    finished step. `end` is how its newest turn ended since it last began to run, None when none did.
+    `answers` counts those that people gave to open questions, `answers_then` as many of them as there were at `at`.
     """
 
     submitted: TaskSubmitted
@@ -46,6 +50,9 @@ class Task:
     steps: int = 0
     recoveries: int = 0
     stuck: int = 0
+    end: TurnEnd | None = None
+    answers: int = 0
+    answers_then: int = 0
 
     @property
     def state(self) -> TaskStateName:
@@ -71,9 +78,31 @@ def amended(task: Task, event: TaskAmended) -> Task:
 def moved(task: Task, event: TaskState) -> Task:
     """`task` in another state."""
     recovers = event.state == "recovering"
-    return evolve(task, at=event, recoveries=task.recoveries + recovers, stuck=task.stuck + recovers)
+    return evolve(
+        task,
+        at=event,
+        recoveries=task.recoveries + recovers,
+        stuck=task.stuck + recovers,
+        end=None if event.state == "running" else task.end,
+        answers_then=task.answers,
+    )
 
 
-def stepped(task: Task) -> Task:
-    """`task` after one more finished step."""
-    return evolve(task, steps=task.steps + 1, stuck=0)
+def stepped(task: Task, *, finished: bool) -> Task:
+    """`task` after one more step; one that was cut off is not `finished`, and proves nothing."""
+    return evolve(task, steps=task.steps + 1, stuck=0 if finished else task.stuck)
+
+
+def ended(task: Task, event: TurnEnd) -> Task:
+    """`task` after the end of a turn."""
+    return evolve(task, end=event)
+
+
+def answered(task: Task) -> Task:
+    """`task` after the answer to one of its questions."""
+    return evolve(task, answers=task.answers + 1)
+
+
+def recovered(task: Task | None) -> tuple[TaskState, ...]:
+    """What follows the end of a step: a task that was recovering runs again, for it has come on."""
+    return (TaskState(state="running"),) if task is not None and task.state == "recovering" else ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import trio
 
@@ -15,22 +15,28 @@ from flightlog.store.codec import EventRow
 from flightlog.store.replay import lone_record
 from flightlog.store.store import Store
 from flightlog_hookspecs.content import TextBlock
-from flightlog_hookspecs.events import AssistantDelta, TurnEnd
+from flightlog_hookspecs.events import AssistantDelta, Event, TurnEnd
 
 
 async def close_turn(
-    journal: Journal, end: TurnEnd, unstarted: Unstarted = "aborted", dropped: Collection[str] = ()
+    journal: Journal,
+    end: TurnEnd,
+    unstarted: Unstarted = "aborted",
+    dropped: Collection[str] = (),
+    following: Sequence[Event] = (),
 ) -> None:
     """Answer what is unanswered, keep the words that were streamed, close step and turn. Shielded.
 
-    The `dropped` messages leave the inbox with it. One append, so a death in the middle leaves the turn
-    as open as before; does nothing when no turn is open and nothing is to be dropped.
+    The `dropped` messages leave the inbox with it, and what is `following` stands behind it. One append, so
+    a death in the middle leaves the turn as open as before; does nothing when no turn is open and there is
+    nothing else to write.
     """
     with trio.CancelScope(shield=True):
         streamed = streamed_text(journal.store, journal.session, journal.key, journal.state)
         await journal.append(
             lambda state: closing(state, end, streamed, unstarted),
             lambda state: removed(state, dropped, "cancelled"),
+            *following,
             barrier=True,
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 import trio
 from attrs import evolve
@@ -34,7 +35,11 @@ from flightlog_hookspecs.hooks import StoppingTurn
 
 
 class Driver:
-    """Drives one session. `cancel` may be called at any time, also when nothing runs."""
+    """Drives one session. `cancel` may be called at any time, also when nothing runs.
+
+    Where the session is to be handed over, the host's cancel and the close of the session leave the turn open for the
+    next owner, in place of ending it as aborted.
+    """
 
     def __init__(self, journal: Journal, around: Surroundings, *, model: str, system: str) -> None:
         self._journal = journal
@@ -47,6 +52,12 @@ class Driver:
         self._leaving = False
         self.ends = 0
         """How often `end` found something to end, also when that then ended by itself."""
+        self._last_step = False
+
+    @property
+    def drives(self) -> bool:
+        """Whether somebody runs the session right now."""
+        return self._scope is not None
 
     def cancel(self, cause: str, *, now: bool = False, keep_queue: bool = True) -> bool:
         """End the open turn as aborted because of `cause`. False when there is none.
@@ -76,9 +87,20 @@ class Driver:
         return True
 
     def leave(self) -> None:
-        """End the running turn as `cancel` does, unless what is left of it in the end only waits for people."""
+        """End the running turn as `cancel` does, unless what is left of it in the end only waits for people.
+
+        One that hands over leaves it open.
+        """
+        if self._around.hands_over:
+            if self._scope:
+                self._scope.cancel()
+            return
         self._leaving = self._leaving or self._end is None
         self.cancel(SESSION_CLOSED)
+
+    def finish_step(self) -> None:
+        """Come to rest before the next attempt at a request; for good."""
+        self._last_step = True
 
     async def settle(self) -> None:
         """Close a turn that was ended while nobody drove it."""
@@ -115,7 +137,7 @@ class Driver:
             await self._loop()
         except BaseException as error:
             in_turn = self._journal.state.turn_open
-            end = _end_for(leaves(error), self._end)
+            end = _end_for(leaves(error), self._end or (None if self._around.hands_over else _BY_HOST))
             stays = self._leaving and self._journal.state.suspended
             if end is not None and not (stays and end.reason == "aborted"):
                 end = evolve(end, message=self._around.redacting.text(end.message))
@@ -131,10 +153,14 @@ class Driver:
             match plan(journal.state, self._around.limits):
                 case Idle():
                     return
+                case Append() if self._last_step and not journal.state.turn_open:
+                    return
                 case Append():
                     await self._write()
                 case Stop(end=end):
                     await self._stop(end)
+                case SendRequest() if self._last_step:
+                    return
                 case SendRequest(attempt=attempt, delay_ms=delay_ms):
                     if delay_ms:
                         await trio.sleep(delay_ms / 1000)
@@ -195,18 +221,21 @@ class Driver:
             self._runner = None
 
 
+_BY_HOST: Final = TurnEnd(reason="aborted", cause="host")
+
+
 def _steered(message_id: str, hook: str, content: tuple[Block, ...], state: State) -> InboxSplice:
     """A message of `hook` that the turn goes on for."""
     return evolve(accepted(state, "steer", message_id, content), source="plugin", hook=hook)
 
 
 def _end_for(errors: list[BaseException], wanted: TurnEnd | None) -> TurnEnd | None:
-    """How the turn ends when the loop was left by `errors`; None when nothing can be written any more."""
+    """How the turn ends when the loop was left by `errors`: a cancel's as `wanted`. None when it stays open."""
     if any(isinstance(error, StoreError) for error in errors):
         return None  # the next open closes the turn
     faults = [error for error in errors if not isinstance(error, trio.Cancelled)]
     if not faults:
-        return wanted or TurnEnd(reason="aborted", cause="host")
+        return wanted
     if isinstance(faults[0], KeyboardInterrupt):
         return TurnEnd(reason="aborted", cause="KeyboardInterrupt")
     return TurnEnd(reason="error", code=type(faults[0]).__name__, message=str(faults[0]))

@@ -14,7 +14,6 @@ from typing import Final, Protocol
 
 import trio
 
-from flightlog.core.inbox import wakes
 from flightlog.core.letters import Answer, Letter, Pause, Report, Stop, Words, taking
 from flightlog.core.state import State
 from flightlog.core.task import PAUSED_BY_PERSON
@@ -43,12 +42,12 @@ class Letterbox:
         self._taken = 0
 
     async def take(self) -> bool:
-        """Take all letters that wait. True when one of them may have woken the session.
+        """Take all letters that wait. True when there were any.
 
         May be called while it runs: an append that has to wait finds the letter taken. Raises
         `LogCorrupt` for a letter that is not as it was posted.
         """
-        journal, woken = self._journal, False
+        journal, any_taken = self._journal, False
         for row in journal.store.letters(journal.key, journal.session, self._taken):
             letter = decode_letter(row)
             checked_files(letter, journal.session, journal.store.blob)
@@ -56,8 +55,8 @@ class Letterbox:
             if records:
                 self._taken = letter.number
                 self._obey(letter, records)
-                woken = woken or wakes(journal.state)
-        return woken
+                any_taken = True
+        return any_taken
 
     def _due(self, letter: Letter, state: State) -> Sequence[Event]:
         if state.closed or letter.uid in state.letters:
@@ -73,7 +72,7 @@ class Letterbox:
             return
         if isinstance(letter.body, Stop):
             self._driver.cancel(letter.body.cause, now=letter.body.now)
-        elif isinstance(letter.body, Pause):
+        elif isinstance(letter.body, Pause) and self._driver.drives:  # else the open turn is there for who resumes it
             self._driver.end(
                 TurnEnd(reason="paused", cause=PAUSED_BY_PERSON), grace_s=0 if letter.body.now else math.inf
             )

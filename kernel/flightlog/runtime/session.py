@@ -67,6 +67,7 @@ class Session:
         self._driver = driver
         self._approvals = approvals = around.approvals
         self._registry = around.registry
+        self.around = around  # for the kernel's own stages of a task
         self._children = around.children
         self._children.woken = self._look_up
         self._observer = Observer(journal, around)
@@ -198,6 +199,24 @@ class Session:
         inbox as the turn ends; what is sent later, while it winds down, is kept.
         """
         return self._driver.cancel(cause, now=now, keep_queue=keep_queue)
+
+    def end(self, end: TurnEnd, *, grace_s: float) -> bool:
+        """End the open turn with `end`: a stream at once, running tools within `grace_s`. False when there is none."""
+        return self._driver.end(end, grace_s=grace_s)
+
+    def finish_step(self) -> None:
+        """Let `run` return once the step is finished that is under way; the turn stays open."""
+        self._driver.finish_step()
+        self.wake()
+
+    def wake(self) -> None:
+        """Let `woken` return."""
+        self._wake.set()
+
+    async def woken(self) -> None:
+        """Wait until a message or a letter has come, or the session is to be left."""
+        self._wake = trio.Event()
+        await self._wake.wait()
 
     def events(self, after: int = 0, *, deltas: bool = True) -> Subscription:
         """The records behind seq `after`, then those to come, until the session is closed.

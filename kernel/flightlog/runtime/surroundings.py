@@ -15,7 +15,10 @@ from flightlog.runtime.registry import Registry
 
 @frozen(kw_only=True)
 class Surroundings:
-    """`workspace` is the folder tools may work in, "" for none; `protected` paths no tool may touch."""
+    """`workspace` is the folder tools may work in, "" for none; `protected` paths no tool may touch.
+
+    With `hands_over`, what the host cuts off stays open for the next owner.
+    """
 
     registry: Registry
     limits: Limits
@@ -26,3 +29,4 @@ class Surroundings:
     threads: trio.CapacityLimiter = field(eq=False)
     workspace: str
     protected: tuple[str, ...]
+    hands_over: bool = False

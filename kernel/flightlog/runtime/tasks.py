@@ -37,7 +37,8 @@ from flightlog_hookspecs.events import (
 
 DEFAULT_MODEL: Final = "scripted:echo"
 NO_PARAMETERS: Final[Mapping[str, Any]] = MappingProxyType({})
-Verdict = Literal["allow", "deny"]
+Verdict = Literal["allow", "deny", "done", "not_done", "unknown"]
+"""The answers to questions: whether a call may start, and how one ended."""
 
 
 @frozen(kw_only=True)
@@ -187,14 +188,20 @@ class Tasks:
         remember: bool = False,
         key: str | None = None,
     ) -> Posted:
-        """Answer the question in row `seq`: "allow" or "deny" a call.
+        """Answer the question in row `seq`: "allow" or "deny" a call, or say how one ended that was cut off.
 
-        Raises `UsageError` for another verdict, and once the task has ended.
+        That is "done", "not_done" (it runs then) or "unknown" (the model is told). Raises `UsageError` for another
+        verdict, and once the task has ended.
         """
         if verdict not in get_args(Verdict):
             raise UsageError(f"verdict is one of {get_args(Verdict)}, not {verdict!r}")
         mailbox = await self._mailbox(id)
-        return await mailbox.approve(seq, allow=verdict == "allow", by=by, reason=reason, remember=remember, key=key)
+        if verdict == "allow" or verdict == "deny":
+            allow = verdict == "allow"
+            return await mailbox.approve(seq, allow=allow, by=by, reason=reason, remember=remember, key=key)
+        if remember:
+            raise UsageError("only a decision about a call that is to start can be remembered")
+        return await mailbox.answer(seq, verdict, by=by, reason=reason, key=key)
 
     async def wait(self, id: str) -> TaskSummary:
         """Until it has ended or is paused; returns how it stands then. Raises `UsageError` when there is none."""

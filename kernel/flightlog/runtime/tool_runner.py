@@ -43,6 +43,7 @@ class ToolRunner:
         self._around = around
         self._clearing = Clearing(journal, around)
         self._stopped = trio.Event()
+        self._hands_over = False
         self._last_deadline = math.inf
         self._scopes: dict[int, trio.CancelScope] = {}
         self._running: set[int] = set()
@@ -70,6 +71,7 @@ class ToolRunner:
                 except trio.Cancelled:
                     # The nursery waits for the bodies, which are shielded.
                     if not self._stopped.is_set():  # else whoever cancels has said how long they may take
+                        self._hands_over = self._around.hands_over
                         self.stop(self._around.limits.cancel_grace_s)
                     raise
 
@@ -183,12 +185,15 @@ class ToolRunner:
         journal.on_boundary("tool", journal.session, call_seq)
         start_us = journal.clock.monotonic_us()
         end = await self._body(item, intent, scope)
+        del self._scopes[index]
+        if end is None:
+            self._finish(index)
+            return
         duration_us = journal.clock.monotonic_us() - start_us
         journal.on_boundary("tool-done", journal.session, call_seq)
         end, following = await self._amended(item, end, duration_us)
         result = self._result(item.call, end, call_seq, duration_us)
         await journal.append(result, *following, barrier=True, blobs=[end.blob] if end.blob else [])
-        del self._scopes[index]
         self._finish(index)
 
     async def _amended(self, item: Runnable, end: Rendered, duration_us: int) -> tuple[Rendered, list[Event]]:
@@ -211,8 +216,8 @@ class ToolRunner:
         ]
         return end, [*amended.faults, *messages]
 
-    async def _body(self, item: Runnable, intent: ToolCall, scope: trio.CancelScope) -> Rendered:
-        """Run the body; whatever it does becomes the end of this one call."""
+    async def _body(self, item: Runnable, intent: ToolCall, scope: trio.CancelScope) -> Rendered | None:
+        """Run the body; whatever it does becomes the end of this one call. None for one that the next owner settles."""
         tool = item.prepared.tool
         try:
             with scope:
@@ -240,8 +245,10 @@ class ToolRunner:
     def _rendered(self, value: object) -> Rendered:
         return rendered(value, self._around.limits, self._around.redacting)
 
-    def _cut_off(self, tool: Tool) -> Rendered:
+    def _cut_off(self, tool: Tool) -> Rendered | None:
         """The end of a body that a cancel or its time limit cut off: the same verdict as after a crash."""
+        if self._hands_over:
+            return None
         repeatable = tool.effect in REPEATABLE
         if self._stopped.is_set():
             return failed(repair.ABORTED, "aborted") if repeatable else failed(repair.UNKNOWN, "unknown")

@@ -168,3 +168,20 @@ SELECT t.session, t.class, t.state, t.cause, t.message, t.goal_met, t.model, t.a
        coalesce((SELECT max(seq) FROM events a WHERE a.session = k.session AND a.kind = 'task/amended'), 2)
 FROM session_keys k CROSS JOIN tasks t ON t.session = k.name
 WHERE k.name = ?
+-- The tasks that have not ended, in the order of submission.
+-- name: tasks_open
+SELECT s.session, k.name, coalesce(t.status, 'pending'), s.role, s.name, s.attempt, CASE WHEN t.id IS NULL THEN s.due_at ELSE t.due_at END
+FROM events s CROSS JOIN session_keys k ON k.session = s.session
+LEFT JOIN events t ON t.id = (SELECT id FROM events WHERE session = s.session AND kind = 'task/state' ORDER BY seq DESC LIMIT 1)
+WHERE s.kind = 'task/submitted' AND coalesce(t.status, 'pending') NOT IN ('completed', 'failed', 'cancelled')
+ORDER BY s.session
+-- What has become of tasks in rows behind an id: read by id, so the price is that of what is new.
+-- name: tasks_since
+SELECT e.session, k.name, e.kind, e.status, e.role, e.name, e.attempt, e.due_at
+FROM events e NOT INDEXED CROSS JOIN session_keys k ON k.session = e.session
+WHERE e.id > ? AND e.id <= ? AND e.kind IN ('task/submitted', 'task/state') ORDER BY e.id
+-- name: letters_since
+SELECT DISTINCT session FROM letters WHERE id > ? AND id <= ?
+-- name: has_letters
+SELECT EXISTS(SELECT 1 FROM letters l WHERE l.session = ?2
+  AND NOT EXISTS(SELECT 1 FROM events e WHERE e.session = ?1 AND e.kind = 'letter/taken' AND e.message_id = l.uid))

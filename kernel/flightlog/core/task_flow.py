@@ -1,0 +1,214 @@
+"""flow(state, ...) -> Action: what the owner of a task's session does next, as one table.
+
+| task               | turn   |                                           | then                                     |
+|--------------------|--------|-------------------------------------------|------------------------------------------|
+| ended              |        |                                           | Rest                                     |
+| any                | open   | a letter cancels it                       | Drive, which closes it                   |
+| any                | closed | its turn was cancelled                    | it is cancelled                          |
+| paused             |        | its time has come, its question was answered | it is pending                         |
+| paused             |        | otherwise                                 | Rest                                     |
+| pending            |        | not due yet, or the worker leaves         | Rest                                     |
+| pending            |        | its deadline has passed                   | close the turn, it failed                |
+| pending            |        | otherwise                                 | it is running, with a message to run for |
+| running, recovering| closed | the turn's end decides (`_reached`)     | completed, failed, cancelled, paused     |
+| running, recovering| closed | completed, but children go on beside it   | Await                                    |
+| running, recovering| closed | its deadline has passed                   | it failed                                |
+| running, recovering|        | just claimed: an orphan, once too often   | close the turn, it failed                |
+| running, recovering|        | just claimed: an orphan                   | it is recovering                         |
+| running, recovering| open   | driven to rest: it waits for a person     | it is paused                             |
+| running, recovering|        | driven to rest: the worker leaves         | it is pending                            |
+| running, recovering| closed | nothing wakes it                          | a message to go on for                   |
+| running, recovering|        | otherwise                                 | Drive                                    |
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from attrs import evolve, frozen
+
+from flightlog.core import inbox
+from flightlog.core.state import State
+from flightlog.core.task import Task
+from flightlog_hookspecs.content import text_blocks
+from flightlog_hookspecs.events import (
+    Event,
+    InboxSplice,
+    TaskAmended,
+    TaskState,
+    TaskStateName,
+    TurnEnd,
+    TurnEndReason,
+)
+
+GOAL_ID: Final = "goal"
+"""The message that brings the goal: one in each task's session."""
+
+GO_ON: Final = "The work on this task was interrupted and goes on now. Go on where you stopped."
+QUESTION: Final = "question"
+HANDED_OVER: Final = "handed_over"
+HAND_OVER: Final = TaskState(state="pending", cause=HANDED_OVER)
+LATE: Final = TurnEnd(reason="deadline")
+TOO_MANY_RECOVERIES: Final = "too_many_recoveries"
+
+Since = Literal["claim", "write", "drive"]
+"""What was done last: the session was opened, something was written, the session was driven until it came to rest."""
+
+
+@frozen
+class Rest:
+    """Nothing more to do: let the session go."""
+
+
+@frozen
+class Write:
+    """Append `events` as one, then look again."""
+
+    events: tuple[Event, ...]
+
+
+@frozen
+class End:
+    """Close the open turn with `turn`, if one is open, then write `task`."""
+
+    turn: TurnEnd
+    task: TaskState
+
+
+@frozen
+class Drive:
+    """Run the session until it comes to rest."""
+
+
+@frozen
+class Await:
+    """Wait until a message, a letter or a child's end has come."""
+
+
+Action = Rest | Write | End | Drive | Await
+
+
+def flow(
+    state: State, now_us: int, since: Since, *, message_id: str, leaving: bool = False, answers: int = 0
+) -> Action:
+    """The next action, at `now_us` (Unix microseconds). A message that it writes has the id `message_id`.
+
+    `leaving` says that the worker is on its way out; `answers` is how many there were when it was last driven.
+    """
+    assert state.task is not None, "only the sessions of tasks are worked on"
+    task = state.task
+    if task.ended:
+        return Rest()
+    if state.cancelling:
+        return Drive()
+    if not state.turn_open and task.end is not None and task.end.reason == "aborted":
+        return Write((_reached(task, task.end),))
+    match task.state:
+        case "paused":
+            cause = _wakes_up(task, now_us)
+            return Write((TaskState(state="pending", cause=cause),)) if cause else Rest()
+        case "pending" if leaving or (task.submitted.due_us or 0) > now_us:
+            return Rest()
+        case "pending" if _is_late(task, now_us):
+            return End(LATE, _reached(task, LATE))
+        case "pending":
+            return Write((TaskState(state="running"), *_to_run_for(state, message_id)))
+        case _:
+            verdict = None if state.turn_open else _verdict(state, task, now_us, leaving=leaving)
+            unseen = since == "drive" and not leaving and task.answers > answers
+            return verdict or _under_way(state, task, "write" if unseen else since, message_id, leaving=leaving)
+
+
+def _verdict(state: State, task: Task, now_us: int, *, leaving: bool) -> Action | None:
+    """What the end of its last turn comes to, or None when the task is to go on."""
+    end = task.end
+    if end is None or end.reason == "interrupted" or (end.reason == "completed" and inbox.wakes(state)):
+        return End(LATE, _reached(task, LATE)) if _is_late(task, now_us) else None
+    if end.reason == "completed" and state.unsettled and not _is_late(task, now_us):
+        return Write((HAND_OVER,)) if leaving else Await()
+    return Write((_reached(task, end),))
+
+
+def _under_way(state: State, task: Task, since: Since, message_id: str, *, leaving: bool) -> Action:
+    if since == "claim":
+        if task.stuck >= task.submitted.max_recoveries:
+            given_up = TaskState(
+                state="failed",
+                cause=TOO_MANY_RECOVERIES,
+                message=f"recovered {task.stuck} times without a finished step",
+            )
+            return End(TurnEnd(reason="interrupted"), given_up)
+        return Write((TaskState(state="recovering"), *_to_run_for(state, message_id)))
+    if since == "drive" and state.suspended:
+        return Write((TaskState(state="paused", cause=QUESTION, message="waits for an answer"),))
+    if since == "drive" and (leaving or state.turn_open):
+        return Write((HAND_OVER,))
+    messages = _to_run_for(state, message_id)
+    return Write(messages) if messages else Drive()
+
+
+def handed_over(state: State) -> tuple[TaskState, ...]:
+    """What a worker writes that has to let go of a task in the middle; nothing where that would be wrong."""
+    under_way = state.task is not None and state.task.state in ("running", "recovering")
+    return (HAND_OVER,) if under_way else ()
+
+
+_REACHED: Final[dict[TurnEndReason, TaskStateName]] = {
+    "completed": "completed",
+    "aborted": "cancelled",
+    "paused": "paused",
+}
+"""The state that each end of a turn leaves the task in. All others fail it, but interrupted, which is no verdict."""
+
+
+def _reached(task: Task, end: TurnEnd) -> TaskState:
+    """Where `end` of its last turn leaves the task."""
+    assert end.reason != "interrupted", "an interrupted turn is no verdict"
+    reached = _REACHED.get(end.reason, "failed")
+    return TaskState(
+        state=reached,
+        cause=end.reason if reached == "failed" else end.cause,
+        message=": ".join(filter(None, (end.code, end.message))),
+        goal_met=True if reached == "completed" and task.submitted.goal_check else None,
+    )
+
+
+def goal(state: State) -> tuple[InboxSplice, ...]:
+    """The goal as the task's first message, unless it was delivered before or this is no task's session."""
+    task = state.task
+    if task is None or GOAL_ID in state.accepted:
+        return ()
+    return (inbox.accepted(state, "steer", GOAL_ID, text_blocks(readable(task.goal, task.parameters))),)
+
+
+def news_of(state: State, amended: TaskAmended, message_id: str) -> tuple[InboxSplice, ...]:
+    """What the model is told of another goal; nothing while it has not heard of the first."""
+    if GOAL_ID not in state.accepted:
+        return ()
+    words = f"The goal of this task has changed. It is now:\n\n{readable(amended.goal, amended.parameters)}"
+    return (evolve(inbox.accepted(state, "steer", message_id, text_blocks(words)), source="resync"),)
+
+
+def readable(goal: str, parameters: str) -> str:
+    """A goal and its parameters (canonical JSON) as the model reads them."""
+    return goal if parameters == "{}" else f"{goal}\n\nParameters:\n{parameters}"
+
+
+def _to_run_for(state: State, message_id: str) -> tuple[InboxSplice, ...]:
+    """The message that brings a turn about where nothing else does."""
+    if state.turn_open or (first := goal(state)):
+        return () if state.turn_open else first
+    if inbox.wakes(state):
+        return ()
+    return (evolve(inbox.accepted(state, "steer", message_id, text_blocks(GO_ON)), source="resync"),)
+
+
+def _wakes_up(task: Task, now_us: int) -> str:
+    """Why a paused task goes on by itself, "" when it does not."""
+    if task.at.resume_at_us is not None and task.at.resume_at_us <= now_us:
+        return "due"
+    return "answered" if task.at.cause == QUESTION and task.answers > task.answers_then else ""
+
+
+def _is_late(task: Task, now_us: int) -> bool:
+    return task.submitted.deadline_us is not None and task.submitted.deadline_us <= now_us

@@ -1,0 +1,86 @@
+"""The tasks of a file that have not ended, as far as the file has come: read once, then only what is new."""
+
+from __future__ import annotations
+
+from attrs import evolve
+
+from flightlog.core.claims import Candidate
+from flightlog.core.task import ENDED
+from flightlog.store.store import Store
+from flightlog_hookspecs.events import TaskClass, TaskStateName
+
+
+class TaskBoard:
+    """What a worker may take up. A look at a file in which nothing is new costs two reads of one row."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._open: dict[int, Candidate] = {}
+        self._event = self._letter = 0
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """The tasks that have not ended."""
+        return list(self._open.values())
+
+    def look(self) -> bool:
+        """Read what is new. True when there was anything."""
+        event, letter = self._store.read("last_id")[0][0], self._store.read("last_letter")[0][0]
+        if (event, letter) == (self._event, self._letter):
+            return False
+        if self._event == 0:
+            for row in self._store.read("tasks_open"):
+                self._add(*row)
+        elif event != self._event:
+            self._read_on(event)
+        if letter != self._letter:
+            self._read_letters(letter)
+        self._event, self._letter = event, letter
+        return True
+
+    def look_at_letters(self, candidate: Candidate) -> Candidate:
+        """`candidate`, and whether letters to it still wait."""
+        if candidate.letters:
+            candidate = evolve(candidate, letters=self._has_letters(candidate.number, candidate.name))
+            self._open[candidate.number] = candidate
+        return candidate
+
+    def _read_on(self, event: int) -> None:
+        for row in self._store.read("tasks_since", self._event, event):
+            key, name, kind, state, task_class, model, max_steps, due_us = row
+            if kind == "task/submitted":
+                self._add(key, name, "pending", task_class, model, max_steps, due_us)
+            elif state in ENDED:
+                self._open.pop(key, None)
+            elif key in self._open:
+                self._open[key] = evolve(self._open[key], state=state, due_us=due_us)
+
+    def _add(
+        self,
+        key: int,
+        name: str,
+        state: TaskStateName,
+        task_class: TaskClass,
+        model: str,
+        max_steps: int,
+        due_us: int | None,
+    ) -> None:
+        self._open[key] = Candidate(
+            number=key,
+            name=name,
+            task_class=task_class,
+            model=model,
+            max_steps=max_steps,
+            state=state,
+            due_us=due_us,
+            letters=self._has_letters(key, name),
+        )
+
+    def _has_letters(self, key: int, name: str) -> bool:
+        return bool(self._store.read("has_letters", key, name)[0][0])
+
+    def _read_letters(self, letter: int) -> None:
+        written_to = {name for (name,) in self._store.read("letters_since", self._letter, letter)}
+        for key, candidate in self._open.items():
+            if candidate.name in written_to:
+                self._open[key] = evolve(candidate, letters=True)

@@ -1,0 +1,130 @@
+"""One task in the hands of its worker, from the claim until it comes to rest: ask `flow` what comes next, do it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final
+
+import trio
+
+from flightlog.core.limits import LOOK_AT_CLOCK_S
+from flightlog.core.state import State
+from flightlog.core.task import Task
+from flightlog.core.task_flow import LATE, Action, Await, Drive, End, Rest, Since, Write, flow, handed_over
+from flightlog.runtime.closing import close_turn
+from flightlog.runtime.error_groups import described, leaves, unwrapped
+from flightlog.runtime.journal import Journal
+from flightlog.runtime.session import Session
+from flightlog_hookspecs.errors import StoreError
+from flightlog_hookspecs.events import Event, TaskState, TurnEnd
+
+Stage = Callable[["TaskRun"], Awaitable[None]]
+"""What happens each time before the session is driven. It may append, and register things in the session's scope."""
+
+STAGES: Final[Sequence[Stage]] = ()
+
+
+class TaskRun:
+    """A task whose session this process owns. `recovers` says that it was taken up where a dead worker left it."""
+
+    def __init__(self, session: Session, journal: Journal, stages: Sequence[Stage]) -> None:
+        self.session = session
+        self.journal = journal
+        self.recovers = False
+        self._stages = stages
+        self._leaving = False
+        self._answers = 0
+
+    @property
+    def _task(self) -> Task:
+        task = self.journal.state.task
+        assert task is not None, "only the sessions of tasks are worked on"
+        return task
+
+    def leave(self) -> None:
+        """Come to rest after the step that is under way; what is left is the next worker's."""
+        self._leaving = True
+        self.session.finish_step()
+
+    async def to_rest(self) -> None:
+        """Carry the task on until there is nothing to do for it right now.
+
+        What is raised in it fails the task, but for a `StoreError`, which is raised. When cancelled, the task stays as
+        it is for the next worker.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch_deadline)
+                await self._flow()
+                nursery.cancel_scope.cancel()
+        except BaseException as error:
+            await self._settle(error)
+
+    async def _flow(self) -> None:
+        since: Since = "claim"
+        while True:
+            message_id = self.journal.clock.new_id()
+            match self._next(since, message_id, self.journal.state):
+                case Rest():
+                    return
+                case Write(events=events):
+                    self.recovers = any(
+                        isinstance(event, TaskState) and event.state == "recovering" for event in events
+                    )
+                    await self.journal.append(partial(self._due, since, message_id), barrier=True)
+                    since = "write"
+                case End(turn=end, task=state):
+                    await close_turn(self.journal, end, unstarted="not_started", following=(state,))
+                case Drive():
+                    for stage in self._stages:
+                        await stage(self)
+                    self._answers = self._task.answers
+                    await self.session.run(wait=False)
+                    since = "drive"
+                case Await():
+                    await self.session.woken()
+
+    def _due(self, since: Since, message_id: str, state: State) -> Sequence[Event]:
+        """The same decision again, once the append's turn has come: a letter may have been taken meanwhile."""
+        action = self._next(since, message_id, state)
+        return action.events if isinstance(action, Write) else ()
+
+    def _next(self, since: Since, message_id: str, state: State) -> Action:
+        now_us = self.journal.clock.now_us()
+        return flow(state, now_us, since, message_id=message_id, leaving=self._leaving, answers=self._answers)
+
+    async def _watch_deadline(self) -> None:
+        deadline_us = self._task.submitted.deadline_us
+        if deadline_us is None:
+            return
+        left_us = deadline_us - self._now_us()
+        while left_us > 0:
+            await trio.sleep(min(left_us / 1e6, LOOK_AT_CLOCK_S))  # the wall clock may jump
+            left_us = deadline_us - self._now_us()
+        if not self.session.end(LATE, grace_s=self.session.around.limits.cancel_grace_s):
+            self.session.wake()
+
+    async def _settle(self, error: BaseException) -> None:
+        """What becomes of the task when `error` ends the work on it."""
+        faults = [leaf for leaf in leaves(error) if not isinstance(leaf, trio.Cancelled)]
+        stored = next((leaf for leaf in faults if isinstance(leaf, StoreError)), None)
+        if stored is not None:
+            raise stored
+        if not faults or not all(isinstance(fault, Exception) for fault in faults):
+            with trio.CancelScope(shield=True):
+                await self.journal.append(handed_over, barrier=True)
+            raise unwrapped(error)
+        why = self.session.around.redacting.text(described(faults[0]))
+        with trio.CancelScope(shield=True):
+            end = TurnEnd(reason="error", code=type(faults[0]).__name__, message=why)
+            await close_turn(self.journal, end)
+            await self.journal.append(partial(_failed, why), barrier=True)
+
+    def _now_us(self) -> int:
+        return self.journal.clock.now_us()
+
+
+def _failed(why: str, state: State) -> tuple[TaskState, ...]:
+    assert state.task is not None, "only tasks are worked on"
+    return () if state.task.ended else (TaskState(state="failed", cause="error", message=why),)
