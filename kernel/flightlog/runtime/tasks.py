@@ -196,12 +196,14 @@ class Tasks:
         if verdict not in get_args(Verdict):
             raise UsageError(f"verdict is one of {get_args(Verdict)}, not {verdict!r}")
         mailbox = await self._mailbox(id)
-        if verdict == "allow" or verdict == "deny":
-            allow = verdict == "allow"
-            return await mailbox.approve(seq, allow=allow, by=by, reason=reason, remember=remember, key=key)
-        if remember:
-            raise UsageError("only a decision about a call that is to start can be remembered")
-        return await mailbox.answer(seq, verdict, by=by, reason=reason, key=key)
+        match verdict:
+            case "allow" | "deny":
+                allow = verdict == "allow"
+                return await mailbox.approve(seq, allow=allow, by=by, reason=reason, remember=remember, key=key)
+            case _ if remember:
+                raise UsageError("only a decision about a call that is to start can be remembered")
+            case _:
+                return await mailbox.answer(seq, verdict, by=by, reason=reason, key=key)
 
     async def wait(self, id: str) -> TaskSummary:
         """Until it has ended or is paused; returns how it stands then. Raises `UsageError` when there is none."""
