@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from flightlog.runtime.reader import LogReader, SentRequest, SessionReader, SessionSummary, Spending
     from flightlog.runtime.registration import Registration
     from flightlog.runtime.session import Session, Turn
-    from flightlog.runtime.tasks import Tasks, TaskSummary
+    from flightlog.runtime.task_summary import TaskSummary
+    from flightlog.runtime.tasks import Tasks
     from flightlog.runtime.upkeep import purge, repair
     from flightlog.store.purging import PurgeReport
     from flightlog.store.query import QueryResult
@@ -90,7 +91,7 @@ _HOME = {
     "SessionReader": "flightlog.runtime.reader",
     "SessionSummary": "flightlog.runtime.reader",
     "Spending": "flightlog.runtime.reader",
-    "TaskSummary": "flightlog.runtime.tasks",
+    "TaskSummary": "flightlog.runtime.task_summary",
     "Tasks": "flightlog.runtime.tasks",
     "Turn": "flightlog.runtime.session",
     "__version__": "flightlog.version",

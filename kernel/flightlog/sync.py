@@ -36,7 +36,8 @@ from flightlog.runtime.reader import SentRequest, Spending
 from flightlog.runtime.recovery import OnCrash
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.session import Turn
-from flightlog.runtime.tasks import NO_PARAMETERS, TaskSummary, Verdict
+from flightlog.runtime.task_summary import TaskSummary
+from flightlog.runtime.tasks import NO_PARAMETERS, Verdict
 from flightlog.runtime.worker import OnProblem, ignored
 from flightlog.store.query import Parameter, QueryResult
 from flightlog_hookspecs.content import Block, FileBlock

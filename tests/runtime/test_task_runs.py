@@ -10,7 +10,16 @@ import trio
 import trio.testing
 
 from flightlog import Kernel
-from flightlog.events import InboxSplice, RequestSent, TaskState, ToolCall, ToolResult, TurnEnd, UserMessage
+from flightlog.events import (
+    ApprovalAsked,
+    InboxSplice,
+    RequestSent,
+    TaskState,
+    ToolCall,
+    ToolResult,
+    TurnEnd,
+    UserMessage,
+)
 from flightlog.runtime.letters import POLL_S
 from flightlog.testing import Attempts, Cue, FakeModel, calls, words
 from flightlog_hookspecs import Ask, Finish, Hook, Tool, tool
@@ -287,7 +296,8 @@ async def test_a_question_pauses_the_task_and_its_answer_lets_it_go_on_without_r
         await another_worker()
         assert states(path, task) == ["running", "paused question"]
         assert sorted(paid) == ["ada", "eve"]
-        first, second = [r.seq for r in records_of(path, task) if r.event.kind == "approval/asked"]
+        asked = {r.event.position: r.seq for r in records_of(path, task) if isinstance(r.event, ApprovalAsked)}
+        first, second = asked[1], asked[3]
         await another_worker()
         assert states(path, task) == ["running", "paused question"]
         await other.tasks.answer(task, second, "deny", by="grace")

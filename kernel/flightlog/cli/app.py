@@ -25,7 +25,9 @@ from flightlog.cli.run import resume
 from flightlog.cli.run import run as run_command
 from flightlog.cli.show import sessions, show
 from flightlog.cli.tail import tail
+from flightlog.cli.task import task
 from flightlog.cli.verify import verify
+from flightlog.cli.work import work
 
 TRACEBACK_VARIABLE = "FLIGHTLOG_TRACEBACK"
 
@@ -45,6 +47,8 @@ COMMANDS = (
     send,
     approve,
     cancel,
+    task,
+    work,
     sessions,
     show,
     tail,

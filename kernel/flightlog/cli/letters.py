@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import click
 import trio
+from attrs import frozen
 
-from flightlog import Mailbox, Posted
+from flightlog import Mailbox, Posted, SessionReader
 from flightlog.api import open_kernel, open_log
 from flightlog.cli.exits import FINE
 from flightlog.cli.files import attach_option, message_of
@@ -124,25 +126,50 @@ def answers(about: About) -> str:
     return "--done|--not-done|--unknown" if about == "outcome" else "[--deny]"
 
 
+@frozen(kw_only=True)
+class OpenQuestion:
+    """A question in row `seq` of a session, and the raw arguments its call would run with."""
+
+    session: str
+    seq: int
+    asked: ApprovalAsked
+    arguments: str
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """It as a JSON value."""
+        return {"session": self.session, "seq": self.seq, **plain(self.asked), "arguments": self.arguments}
+
+
+def open_questions(reader: SessionReader) -> list[OpenQuestion]:
+    """The questions of a session that wait for an answer."""
+    questions: dict[int, OpenQuestion] = {}
+    calls: list[ToolCallBlock] = []
+    for record in reader.records():
+        if isinstance(record.event, AssistantMessage):
+            calls = [block for block in record.event.content if isinstance(block, ToolCallBlock)]
+        elif isinstance(record.event, ApprovalAsked):
+            asked = record.event
+            arguments = asked.arguments or calls[asked.position].arguments
+            questions[record.seq] = OpenQuestion(
+                session=reader.session, seq=record.seq, asked=asked, arguments=arguments
+            )
+        elif isinstance(record.event, ApprovalDecided):
+            questions.pop(record.event.asked_seq, None)
+    return list(questions.values())
+
+
 def _listed(session: str, path: str, *, as_json: bool) -> int:
     """Print the open questions of `session`: a JSON document each, or some lines."""
     output = Output(as_json=as_json)
-    questions: dict[int, tuple[ApprovalAsked, str]] = {}
-    calls: list[ToolCallBlock] = []
     with open_log(path, discover=False) as log:
-        for record in log.session(session).records():
-            if isinstance(record.event, AssistantMessage):
-                calls = [block for block in record.event.content if isinstance(block, ToolCallBlock)]
-            elif isinstance(record.event, ApprovalAsked):
-                asked = record.event
-                questions[record.seq] = asked, asked.arguments or calls[asked.position].arguments
-            elif isinstance(record.event, ApprovalDecided):
-                questions.pop(record.event.asked_seq, None)
-    for seq, (event, arguments) in questions.items():
+        questions = open_questions(log.session(session))
+    for question in questions:
         if as_json:
-            output.json({"session": session, "seq": seq, **plain(event), "arguments": arguments})
+            output.json(question.form)
         else:
-            output.line((str(seq), "bold"), f" {one_line(event.name)}: {one_line(event.question, 2000)}")
+            asked = question.asked
+            output.line((str(question.seq), "bold"), f" {one_line(asked.name)}: {one_line(asked.question, 2000)}")
     if not questions and not as_json:
         output.line((f"{one_line(session)}: no open questions", "dim"))
     return FINE

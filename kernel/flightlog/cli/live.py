@@ -26,7 +26,7 @@ from flightlog_hookspecs.events import (
     TurnStart,
 )
 
-_OUTCOMES: Final = {"ok": ("\u2713", "green"), "unknown": ("?", "yellow"), "aborted": ("-", "yellow")}
+OUTCOMES: Final = {"ok": ("\u2713", "green"), "unknown": ("?", "yellow"), "aborted": ("-", "yellow")}
 _REASONS: Final = {"completed": "bold green", "aborted": "bold yellow", "interrupted": "bold yellow"}
 
 
@@ -69,7 +69,7 @@ class LiveView:
                     ("\u25b8 ", "cyan"), (one_line(event.name), "bold"), f"({arguments(event.arguments)})", fit=True
                 )
             case ToolResult() as event:
-                mark, style = _OUTCOMES.get(event.outcome, ("\u2717", "red"))
+                mark, style = OUTCOMES.get(event.outcome, ("\u2717", "red"))
                 took = f" ({duration(event.duration_us)})" if event.duration_us else ""
                 output.line((f"  {mark} ", style), f"{one_line(event.name)}{took}: {said(event.content)}", fit=True)
             case TurnEnd(reason="interrupted"):

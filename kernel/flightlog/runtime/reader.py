@@ -16,6 +16,7 @@ from flightlog.runtime.journal import HeadToken
 from flightlog.runtime.plugins import encoder
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.subscription import Subscription
+from flightlog.runtime.task_summary import TaskSummary, summaries, summary
 from flightlog.store.backup import back_up
 from flightlog.store.codec import Undecodable, decode_message, fetched
 from flightlog.store.exporting import exported
@@ -26,7 +27,7 @@ from flightlog.store.replay import Replay, replaying, whole
 from flightlog.store.store import SessionKey, Store
 from flightlog_hookspecs.content import FileBlock
 from flightlog_hookspecs.errors import LogCorrupt, UsageError
-from flightlog_hookspecs.events import Head, Message, Record, RequestSent
+from flightlog_hookspecs.events import Head, Message, Record, RequestSent, TaskStateName
 
 T = TypeVar("T")
 
@@ -303,6 +304,14 @@ class LogReader:
             )
             for row in self._store.read("sessions_page", -1 if limit is None else limit)
         ]
+
+    def tasks(self, state: TaskStateName | None = None, *, limit: int | None = None) -> list[TaskSummary]:
+        """The tasks in `state`, or all, the last submitted first; with `limit`, at most that many."""
+        return summaries(self._store, state, limit)
+
+    def task(self, id: str) -> TaskSummary:
+        """Task `id` as it stands. Raises `UsageError` when there is none."""
+        return summary(self._store, id)
 
     def session(self, name: str) -> SessionReader:
         """Session `name`. Raises `UsageError` when there is none."""

@@ -9,10 +9,8 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 import trio
-from attrs import evolve, frozen
+from attrs import evolve
 
-from flightlog.core import canonical
-from flightlog.core.task import ENDED
 from flightlog.runtime.arriving import checked_name
 from flightlog.runtime.clock import Clock, Strides
 from flightlog.runtime.inbox import checked_key
@@ -20,16 +18,14 @@ from flightlog.runtime.letters import POLL_S
 from flightlog.runtime.mailbox import Mailbox, Posted, checked_goal, checked_parameters
 from flightlog.runtime.recovery import entered
 from flightlog.runtime.registry import Registry
-from flightlog.store.codec import Encoded, EventRow, encode
-from flightlog.store.connection import Row
-from flightlog.store.replay import lone_record
+from flightlog.runtime.task_summary import TaskSummary, event_at, summaries, summary, whole_number
+from flightlog.store.codec import Encoded, encode
 from flightlog.store.store import NewSession, Store
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import (
     Event,
     Record,
     SessionCreated,
-    TaskAmended,
     TaskClass,
     TaskStateName,
     TaskSubmitted,
@@ -39,40 +35,6 @@ DEFAULT_MODEL: Final = "scripted:echo"
 NO_PARAMETERS: Final[Mapping[str, Any]] = MappingProxyType({})
 Verdict = Literal["allow", "deny", "done", "not_done", "unknown"]
 """The answers to questions: whether a call may start, and how one ended."""
-
-
-@frozen(kw_only=True)
-class TaskSummary:
-    """A task as it stands. Times are Unix microseconds.
-
-    `cause` is why it is in its `state`, for programs, and `message` the same for people. `goal` and `parameters` (JSON)
-    are what is to be reached now. `steps` counts finished ones, `recoveries` how often it was taken up from a dead
-    worker. It begins, or goes on by itself, at `due_at_us`; `deadline_us` ends it.
-    """
-
-    id: str
-    task_class: TaskClass
-    state: TaskStateName
-    cause: str
-    message: str
-    goal: str
-    parameters: Mapping[str, Any]
-    goal_met: bool | None
-    goal_check: str
-    model: str
-    agent: str
-    steps: int
-    max_steps: int
-    recoveries: int
-    submitted_at_us: int
-    changed_at_us: int
-    due_at_us: int | None
-    deadline_us: int | None
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing will ever be done for it any more."""
-        return self.state in ENDED
 
 
 class Tasks:
@@ -118,8 +80,8 @@ class Tasks:
             system=_text("system", system),
             task_class=task_class,
             goal_check=_text("goal_check", goal_check),
-            max_steps=_count("max_steps", max_steps, at_least=1),
-            max_recoveries=_count("max_recoveries", max_recoveries, at_least=0),
+            max_steps=whole_number("max_steps", max_steps, at_least=1),
+            max_recoveries=whole_number("max_recoveries", max_recoveries, at_least=0),
             due_us=_time_us("due", due),
             deadline_us=_time_us("deadline", deadline),
             agent=self._agent,
@@ -136,18 +98,11 @@ class Tasks:
 
     async def list(self, state: TaskStateName | None = None, *, limit: int | None = 100) -> tuple[TaskSummary, ...]:
         """The tasks in `state`, or all, the last submitted first; at most `limit`, None for no limit."""
-        if state is not None and state not in get_args(TaskStateName):
-            raise UsageError(f"state is one of {get_args(TaskStateName)}, not {state!r}")
-        most = -1 if limit is None else _count("limit", limit, at_least=0)
-        return tuple(self._summary(row) for row in self._store.read("tasks_page", state, most))
+        return tuple(summaries(self._store, state, limit))
 
     async def show(self, id: str) -> TaskSummary:
         """Task `id` as it stands. Raises `UsageError` when there is none."""
-        rows = self._store.read("task_named", id)
-        if not rows:
-            other = "; the session of that name is no task's" if self._store.key_of(id) else ""
-            raise UsageError(f"there is no task {id!r} in {self._store.path}{other}")
-        return self._summary(rows[0])
+        return summary(self._store, id)
 
     async def pause(self, id: str, by: str = "user", *, now: bool = False, key: str | None = None) -> Posted:
         """Let it rest until it is resumed. See `Mailbox.pause`. Raises `UsageError` once it has ended."""
@@ -241,42 +196,11 @@ class Tasks:
 
     def _check_same(self, name: str, wanted: TaskSubmitted) -> None:
         found = self._store.key_of(name)
-        there = self._event(name, found.key, 2) if found else None
+        there = event_at(self._store, name, found.key, 2) if found else None
         if not isinstance(there, TaskSubmitted):
             raise UsageError(f"there is a session {name!r} in {self._store.path} already, and it is no task's")
         if evolve(there, agent="") != evolve(wanted, agent=""):
             raise UsageError(f"task {name!r} was submitted before with another goal or other limits")
-
-    def _event(self, name: str, key: int, seq: int) -> Event | None:
-        rows = self._store.read("event_at", key, seq)
-        return lone_record(self._store, name, EventRow(*rows[0])).event if rows else None
-
-    def _summary(self, row: Row) -> TaskSummary:
-        name, task_class, state, cause, message, goal_met, model, agent, *counts = row
-        steps, max_steps, recoveries, submitted_at_us, changed_at_us, due_at_us, key, goal_seq = counts
-        submitted, aim = self._event(name, key, 2), self._event(name, key, goal_seq)
-        assert isinstance(submitted, TaskSubmitted), "a task's session begins with it"
-        assert isinstance(aim, (TaskSubmitted, TaskAmended)), "the query finds only these"
-        return TaskSummary(
-            id=name,
-            task_class=task_class,
-            state=state,
-            cause=cause or "",
-            message=message or "",
-            goal=aim.goal,
-            parameters=canonical.loads(aim.parameters),
-            goal_met=None if goal_met is None else bool(goal_met),
-            goal_check=submitted.goal_check,
-            model=model,
-            agent=agent or "",
-            steps=steps,
-            max_steps=max_steps,
-            recoveries=recoveries,
-            submitted_at_us=submitted_at_us,
-            changed_at_us=changed_at_us,
-            due_at_us=due_at_us,
-            deadline_us=submitted.deadline_us,
-        )
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -295,9 +219,3 @@ def _text(what: str, text: object) -> str:
     if not isinstance(text, str):
         raise UsageError(f"{what} is a text, not a {type(text).__name__}")
     return text
-
-
-def _count(what: str, number: object, *, at_least: int) -> int:
-    if isinstance(number, bool) or not isinstance(number, int) or number < at_least:
-        raise UsageError(f"{what} is a whole number from {at_least} on, not {number!r}")
-    return number

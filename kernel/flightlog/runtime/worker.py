@@ -21,6 +21,7 @@ from flightlog.runtime.error_groups import single_error, unwrapped
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.task_board import TaskBoard
 from flightlog.runtime.task_run import TaskRun
+from flightlog.runtime.task_summary import whole_number
 from flightlog.store.store import Store
 from flightlog_hookspecs.errors import (
     Fenced,
@@ -59,8 +60,7 @@ class Workers:
         self, *, tasks_at_once: int, until_idle: bool, take_over: Collection[str], on_problem: OnProblem
     ) -> None:
         """See `Kernel.work`."""
-        if isinstance(tasks_at_once, bool) or not isinstance(tasks_at_once, int) or tasks_at_once < 1:
-            raise UsageError(f"tasks_at_once is a whole number from 1 on, not {tasks_at_once!r}")
+        whole_number("tasks_at_once", tasks_at_once, at_least=1)
         if isinstance(take_over, str):
             raise UsageError(f"take_over names several tasks: [{take_over!r}], not {take_over!r}")
         worker = Worker(self, tasks_at_once, set(take_over), on_problem)
