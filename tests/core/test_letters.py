@@ -8,8 +8,9 @@ from attrs import evolve
 from flightlog.core import inbox
 from flightlog.core.fold import fold, placed
 from flightlog.core.invariants import check
-from flightlog.core.letters import Answer, Body, Letter, Stop, Words, taking
+from flightlog.core.letters import Amend, Answer, Body, Letter, Pause, Resume, Stop, Words, taking
 from flightlog.core.state import EMPTY, State
+from flightlog.core.task_flow import GOAL_ID, goal
 from flightlog_hookspecs.content import ToolCallBlock, text_blocks
 from flightlog_hookspecs.events import (
     ApprovalAsked,
@@ -24,11 +25,16 @@ from flightlog_hookspecs.events import (
     SessionCreated,
     SessionOpened,
     StepStart,
+    TaskAmended,
+    TaskState,
+    TaskStateName,
+    TaskSubmitted,
     TurnStart,
     Verb,
 )
 
 HI = text_blocks("hi")
+OPENED = SessionOpened(pid=1, host="h", kernel_version="0")
 
 
 def after(*events: Event, state: State = EMPTY, seq: int = 0) -> State:
@@ -132,3 +138,83 @@ def test_a_cancel_that_does_not_keep_the_queue_removes_all_of_it(base: State) ->
 def test_a_cancel_that_keeps_the_queue_writes_nothing_but_that_it_was_taken() -> None:
     state = after(inbox.accepted(ASKING, "followup", "m1", HI), state=ASKING)
     assert outcome_of(state, letter("cancel", Stop(cause="c"))) == ([], "obeyed", "")
+
+
+# What people want of a task
+
+TASK = after(SessionCreated(uid="u"), TaskSubmitted(goal="sweep", model="a:m", parameters='{"n":1}'), OPENED)
+BEGUN = after(TaskState(state="running"), *goal(TASK), state=TASK, seq=3)
+IN_TURN = after(TurnStart(), state=BEGUN, seq=5)
+BY_PERSON = TaskState(state="paused", cause="person", message="by ada")
+WISHES: list[tuple[Verb, Body]] = [
+    ("pause", Pause(by="ada")),
+    ("resume", Resume(by="ada")),
+    ("amend", Amend(by="ada", goal="mop")),
+]
+
+
+def in_state(state: TaskStateName, cause: str = "") -> State:
+    return TASK if state == "pending" else after(TaskState(state=state, cause=cause), state=TASK, seq=3)
+
+
+@pytest.mark.parametrize(("verb", "body"), WISHES)
+def test_wishes_for_a_task_are_refused_where_there_is_none(verb: Verb, body: Body) -> None:
+    assert outcome_of(IDLE, letter(verb, body)) == ([], "refused", "this session is no task's")
+
+
+@pytest.mark.parametrize("state", ["completed", "failed", "cancelled"])
+@pytest.mark.parametrize(("verb", "body"), WISHES)
+def test_wishes_for_a_task_that_has_ended_are_refused(verb: Verb, body: Body, state: TaskStateName) -> None:
+    over = after(TaskState(state="running"), TaskState(state=state), state=TASK, seq=3)
+    assert outcome_of(over, letter(verb, body)) == ([], "refused", f"the task is {state}")
+
+
+@pytest.mark.parametrize(
+    "state", [TASK, BEGUN, IN_TURN, in_state("paused", "question")], ids=["pending", "running", "in a turn", "asking"]
+)
+def test_a_pause_is_obeyed_once(state: State) -> None:
+    assert outcome_of(state, letter("pause", Pause(by="ada"))) == ([BY_PERSON], "obeyed", "")
+    paused = after(BY_PERSON, state=state, seq=10)
+    assert outcome_of(paused, letter("pause", Pause(by="bob"))) == ([], "refused", "the task is paused already")
+
+
+@pytest.mark.parametrize("cause", ["person", "question", "quota"])
+def test_a_resume_is_obeyed_by_a_paused_task_only(cause: str) -> None:
+    pending = TaskState(state="pending", cause="resumed", message="by ada")
+    assert outcome_of(in_state("paused", cause), letter("resume", Resume(by="ada"))) == ([pending], "obeyed", "")
+    events, outcome, why = outcome_of(BEGUN, letter("resume", Resume(by="ada")))
+    assert (events, outcome, why) == ([], "refused", "the task is not paused, it is running")
+
+
+@pytest.mark.parametrize(
+    ("wish", "is_now"),
+    [
+        (Amend(by="ada", goal="mop"), TaskAmended(goal="mop", parameters='{"n":1}', by="ada")),
+        (Amend(by="ada", parameters="{}"), TaskAmended(goal="sweep", by="ada")),
+    ],
+)
+def test_an_amendment_keeps_what_it_does_not_name_and_tells_the_model_that_has_heard_the_goal(
+    wish: Amend, is_now: TaskAmended
+) -> None:
+    assert outcome_of(TASK, letter("amend", wish)) == ([is_now], "obeyed", "")
+    events, outcome, _ = outcome_of(IN_TURN, letter("amend", wish))
+    assert (events[0], outcome) == (is_now, "obeyed")
+    (news,) = events[1:]
+    assert isinstance(news, InboxSplice)
+    assert (news.message_id, news.slot, news.source, news.wakes) == ("uid", "next_step", "resync", True)
+
+
+def test_a_cancel_of_a_task_that_nobody_runs_ends_it() -> None:
+    for state in (TASK, BEGUN, in_state("paused", "question")):
+        cancelled = TaskState(state="cancelled", cause="c")
+        assert outcome_of(state, letter("cancel", Stop(cause="c"))) == ([cancelled], "obeyed", "")
+    assert outcome_of(IN_TURN, letter("cancel", Stop(cause="c"))) == ([], "obeyed", "")
+
+
+@pytest.mark.parametrize("verb", ["followup", "steer", "inject"])
+def test_a_message_to_a_task_that_has_not_begun_comes_behind_its_goal(verb: Verb) -> None:
+    events, outcome, _ = outcome_of(TASK, letter(verb, Words(content=HI)))
+    assert outcome == "obeyed"
+    assert [event.message_id for event in events if isinstance(event, InboxSplice)] == [GOAL_ID, "uid"]
+    begun, outcome, _ = outcome_of(BEGUN, letter(verb, Words(content=HI)))
+    assert (len(begun), outcome) == (1, "obeyed")

@@ -192,6 +192,9 @@ WISHES: dict[str, Callable[[Mailbox, str], object]] = {
     "inject": lambda mailbox, key: mailbox.inject("hello", key=key),
     "approve": lambda mailbox, key: mailbox.approve(7, key=key),
     "cancel": lambda mailbox, key: mailbox.cancel("why", key=key),
+    "pause": lambda mailbox, key: mailbox.pause("ada", now=True, key=key),
+    "resume": lambda mailbox, key: mailbox.resume("ada", key=key),
+    "amend": lambda mailbox, key: mailbox.amend(goal="mop", parameters={"n": [1]}, key=key),
 }
 
 
