@@ -276,7 +276,7 @@ class Kernel:
         )
 
     def leave_work(self, *, grace_s: float = 30.0) -> None:
-        """Let every `work` of this kernel return, and begin no task any more.
+        """Let every `work` of this kernel return, and begin no task any more, for good.
 
         Each task finishes the step it is in, for at most `grace_s` seconds, and waits for the next worker then.
         """

@@ -399,9 +399,26 @@ async def test_a_worker_that_must_leave_at_once_leaves_the_turn_open_and_calls_i
 
 async def test_a_worker_that_left_takes_up_nothing_more(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    async with opened(path, FakeModel([])) as kernel, trio.open_nursery() as nursery:
-        nursery.start_soon(kernel.work)
-        await trio.sleep(POLL_S)
-        kernel.leave_work()
-        task = await submitted(kernel)
+    async with opened(path, FakeModel([])) as kernel:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(kernel.work)
+            await trio.sleep(POLL_S)
+            kernel.leave_work()
+            task = await submitted(kernel)
+        await kernel.work()
     assert states(path, task) == []
+
+
+async def test_ctrl_c_in_the_host_leaves_the_turn_open(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+
+    async def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    async with opened(path, FakeModel([[*words("half"), interrupt]])) as kernel:
+        task = await submitted(kernel)
+        with pytest.raises(KeyboardInterrupt):
+            await kernel.work()
+    assert (states(path, task), ends(path, task)) == (["running", "pending handed_over"], [])
+    await worked(path)
+    assert states(path, task)[2:] == ["running", "completed"]

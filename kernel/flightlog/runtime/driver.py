@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
 
 import trio
 from attrs import evolve
@@ -137,7 +136,7 @@ class Driver:
             await self._loop()
         except BaseException as error:
             in_turn = self._journal.state.turn_open
-            end = _end_for(leaves(error), self._end or (None if self._around.hands_over else _BY_HOST))
+            end = _end_for(leaves(error), self._end, stays_open=self._around.hands_over)
             stays = self._leaving and self._journal.state.suspended
             if end is not None and not (stays and end.reason == "aborted"):
                 end = evolve(end, message=self._around.redacting.text(end.message))
@@ -221,21 +220,21 @@ class Driver:
             self._runner = None
 
 
-_BY_HOST: Final = TurnEnd(reason="aborted", cause="host")
-
-
 def _steered(message_id: str, hook: str, content: tuple[Block, ...], state: State) -> InboxSplice:
     """A message of `hook` that the turn goes on for."""
     return evolve(accepted(state, "steer", message_id, content), source="plugin", hook=hook)
 
 
-def _end_for(errors: list[BaseException], wanted: TurnEnd | None) -> TurnEnd | None:
-    """How the turn ends when the loop was left by `errors`: a cancel's as `wanted`. None when it stays open."""
+def _end_for(errors: list[BaseException], wanted: TurnEnd | None, *, stays_open: bool) -> TurnEnd | None:
+    """How the turn ends when the loop was left by `errors`; None when it stays open for the next owner.
+
+    That is so when nothing can be written any more, and with `stays_open` when it was the host that broke off.
+    """
     if any(isinstance(error, StoreError) for error in errors):
-        return None  # the next open closes the turn
+        return None
     faults = [error for error in errors if not isinstance(error, trio.Cancelled)]
-    if not faults:
+    if not faults and wanted:
         return wanted
-    if isinstance(faults[0], KeyboardInterrupt):
-        return TurnEnd(reason="aborted", cause="KeyboardInterrupt")
+    if not faults or isinstance(faults[0], KeyboardInterrupt):
+        return None if stays_open else TurnEnd(reason="aborted", cause="KeyboardInterrupt" if faults else "host")
     return TurnEnd(reason="error", code=type(faults[0]).__name__, message=str(faults[0]))

@@ -55,6 +55,7 @@ class Workers:
     clock: Clock
     open_task: OpenTask
     _working: list[Worker] = field(factory=list, init=False)
+    _left: bool = field(default=False, init=False)
 
     async def work(
         self, *, tasks_at_once: int, until_idle: bool, take_over: Collection[str], on_problem: OnProblem
@@ -63,6 +64,8 @@ class Workers:
         whole_number("tasks_at_once", tasks_at_once, at_least=1)
         if isinstance(take_over, str):
             raise UsageError(f"take_over names several tasks: [{take_over!r}], not {take_over!r}")
+        if self._left:
+            return
         worker = Worker(self, tasks_at_once, set(take_over), on_problem)
         self._working.append(worker)
         try:
@@ -73,6 +76,7 @@ class Workers:
 
     def leave(self, grace_s: float) -> None:
         """See `Kernel.leave_work`."""
+        self._left = True
         for worker in self._working:
             worker.leave(grace_s)
 
