@@ -307,6 +307,26 @@ def test_several_loops_in_several_threads_share_one_kernel(tmp_path: Path) -> No
     run(main)
 
 
+@pytest.mark.parametrize("way", ["leave", "cancel"])
+def test_a_worker_is_a_task_of_the_loop_and_hands_over_what_it_works_on(tmp_path: Path, way: str) -> None:
+    async def main() -> None:
+        gate = Gate()
+        async with kernel_of(tmp_path / "a.db", [gate.wait]) as kernel:
+            working = asyncio.create_task(kernel.work())
+            task = await kernel.tasks.submit("sweep", model="fake:m")
+            await gate.reached.wait()
+            if way == "cancel":
+                working.cancel()
+            else:
+                await kernel.leave_work(grace_s=0)
+            with suppress(asyncio.CancelledError):
+                await working
+            assert (gate.ended, working.cancelled()) == (["cancelled"], way == "cancel")
+            assert (await kernel.tasks.show(task)).cause == "handed_over"
+
+    run(main)
+
+
 FORK = """
 import asyncio, json, os, sys
 from flightlog import aio

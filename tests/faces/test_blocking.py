@@ -325,3 +325,18 @@ print(json.dumps([os.waitstatus_to_exitcode(status), turn.number, turn.reason]))
 def test_a_forked_child_is_refused_at_once_and_its_end_does_the_parent_no_harm(tmp_path: Path) -> None:
     assert told_by(FORK, str(tmp_path / "a.db")) == [0, 2, "completed"]
     assert verified(tmp_path / "a.db")
+
+
+def test_tasks_from_a_script_and_a_worker_in_another_thread(tmp_path: Path) -> None:
+    with kernel_of(tmp_path / "a.db", words("swept")) as kernel, ThreadPoolExecutor(1) as pool:
+        working = pool.submit(kernel.work)
+        task = kernel.tasks.submit("sweep", model="fake:m")
+        assert kernel.tasks.wait(task).state == "completed"
+        assert [one.id for one in kernel.tasks.list("completed")] == [task]
+        with pytest.raises(UsageError, match="completed"):
+            kernel.tasks.pause(task)
+        paused = kernel.tasks.submit("mop", model="fake:m", key="k")
+        assert kernel.tasks.submit("mop", model="fake:m", key="k") == paused
+        assert kernel.tasks.wait(paused).ended
+        kernel.leave_work()
+        assert working.result(60) is None
