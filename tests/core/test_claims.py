@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flightlog.core.claims import Candidate, in_order
+from flightlog.core.claims import Candidate, Queue
 from flightlog_hookspecs.events import TaskClass, TaskStateName
 
 NOW_US = 1000
@@ -46,9 +48,39 @@ def test_orphans_come_first_then_core_normal_and_batch_then_the_older_ones() -> 
         ("core", "paused"),
     ]
     tasks = [evolve(ONE, number=n, task_class=cls, state=state) for n, (cls, state) in enumerate(wishes, 1)]
-    assert [task.number for task in in_order(tasks, NOW_US)] == [6, 5, 3, 2, 4, 1]
+    assert [task.number for task in queue_of(tasks).first(NOW_US, 9)] == [6, 5, 3, 2, 4, 1]
 
 
-@given(st.permutations(range(1, 30)))
-def test_the_order_does_not_depend_on_how_tasks_were_found(numbers: list[int]) -> None:
-    assert [task.number for task in in_order([evolve(ONE, number=n) for n in numbers], NOW_US)] == sorted(numbers)
+def queue_of(tasks: Iterable[Candidate]) -> Queue:
+    queue = Queue()
+    for task in tasks:
+        queue.put(task)
+    return queue
+
+
+CANDIDATES = st.builds(
+    Candidate,
+    number=st.integers(1, 8),
+    name=st.just("t"),
+    model=st.just("a:m"),
+    max_steps=st.just(3),
+    task_class=st.sampled_from(["core", "normal", "batch"]),
+    state=st.sampled_from(["pending", "running", "recovering", "paused"]),
+    due_us=st.none() | st.integers(NOW_US - 2, NOW_US + 2),
+    letters=st.booleans(),
+)
+
+
+@given(st.lists(CANDIDATES | st.integers(1, 8)), st.integers(0, 9))
+def test_the_queue_holds_what_was_last_known_of_each_task_in_order(changes: list[Candidate | int], count: int) -> None:
+    queue, known = Queue(), dict[int, Candidate]()
+    for change in changes:
+        if isinstance(change, int):
+            queue.drop(change)
+            known.pop(change, None)
+        else:
+            queue.put(change)
+            known[change.number] = change
+    expected = sorted((task for task in known.values() if task.claimable(NOW_US)), key=lambda task: task.rank)
+    assert queue.first(NOW_US, count) == expected[:count]
+    assert {task.number: task for task in queue.all()} == known

@@ -227,5 +227,5 @@ async def test_a_look_costs_what_is_new_and_not_what_has_ended(tmp_path: Path, m
         task = await submitted(kernel)
         reads.clear()
         assert board.look()
-        assert [candidate.name for candidate in board.candidates] == [task]
+        assert [candidate.name for candidate in board.first(2**60, 9)] == [task]
         assert sum(rows for _, rows in reads) <= 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import evolve
 
-from flightlog.core.claims import Candidate
+from flightlog.core.claims import Candidate, Queue
 from flightlog.core.task import ENDED
 from flightlog.store.store import Store
 from flightlog_hookspecs.events import TaskClass, TaskStateName
@@ -15,13 +15,12 @@ class TaskBoard:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._open: dict[int, Candidate] = {}
+        self._queue = Queue()
         self._event = self._letter = 0
 
-    @property
-    def candidates(self) -> list[Candidate]:
-        """The tasks that have not ended."""
-        return list(self._open.values())
+    def first(self, now_us: int, count: int) -> list[Candidate]:
+        """The `count` tasks that are to be taken up first at `now_us`."""
+        return self._queue.first(now_us, count)
 
     def look(self) -> bool:
         """Read what is new. True when there was anything."""
@@ -42,7 +41,7 @@ class TaskBoard:
         """`candidate`, and whether letters to it still wait."""
         if candidate.letters:
             candidate = evolve(candidate, letters=self._has_letters(candidate.number, candidate.name))
-            self._open[candidate.number] = candidate
+            self._queue.put(candidate)
         return candidate
 
     def _read_on(self, event: int) -> None:
@@ -51,9 +50,9 @@ class TaskBoard:
             if kind == "task/submitted":
                 self._add(key, name, "pending", task_class, model, max_steps, due_us)
             elif state in ENDED:
-                self._open.pop(key, None)
-            elif key in self._open:
-                self._open[key] = evolve(self._open[key], state=state, due_us=due_us)
+                self._queue.drop(key)
+            elif (there := self._queue.get(key)) is not None:
+                self._queue.put(evolve(there, state=state, due_us=due_us))
 
     def _add(
         self,
@@ -65,7 +64,7 @@ class TaskBoard:
         max_steps: int,
         due_us: int | None,
     ) -> None:
-        self._open[key] = Candidate(
+        task = Candidate(
             number=key,
             name=name,
             task_class=task_class,
@@ -75,12 +74,12 @@ class TaskBoard:
             due_us=due_us,
             letters=self._has_letters(key, name),
         )
+        self._queue.put(task)
 
     def _has_letters(self, key: int, name: str) -> bool:
         return bool(self._store.read("has_letters", key, name)[0][0])
 
     def _read_letters(self, letter: int) -> None:
         written_to = {name for (name,) in self._store.read("letters_since", self._letter, letter)}
-        for key, candidate in self._open.items():
-            if candidate.name in written_to:
-                self._open[key] = evolve(candidate, letters=True)
+        for task in [task for task in self._queue.all() if task.name in written_to] if written_to else ():
+            self._queue.put(evolve(task, letters=True))

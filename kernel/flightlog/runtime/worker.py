@@ -14,7 +14,7 @@ from typing import Protocol
 import trio
 from attrs import define, field
 
-from flightlog.core.claims import Candidate, in_order
+from flightlog.core.claims import Candidate
 from flightlog.core.limits import ORPHAN_POLL_S, WORK_POLL_S, Limits
 from flightlog.runtime.clock import Clock, Strides
 from flightlog.runtime.error_groups import single_error, unwrapped
@@ -125,16 +125,16 @@ class Worker:
     def _claimable(self) -> list[Candidate]:
         """The next tasks to take up, as many as there is room for."""
         now_us, now = self._workers.clock.now_us(), trio.current_time()
-        found: list[Candidate] = []
         room = self._tasks_at_once - len(self._taken)
-        for candidate in in_order(self._board.candidates, now_us) if room > 0 else ():
+        found: list[Candidate] = []
+        for candidate in self._board.first(now_us, room + len(self._taken) + len(self._busy_until) + len(self._told)):
+            if len(found) == room:
+                break
             if candidate.number in self._taken or self._busy_until.get(candidate.number, now) > now:
                 continue
             there = self._board.look_at_letters(candidate)
             if there.claimable(now_us) and self._can_run(there):
                 found.append(there)
-            if len(found) == room:
-                break
         return found
 
     def _can_run(self, candidate: Candidate) -> bool:
@@ -149,6 +149,7 @@ class Worker:
     async def _carry(self, candidate: Candidate) -> None:
         """Carry one task to where it rests. What goes wrong with it stays with it."""
         number, name = candidate.number, candidate.name
+        self._busy_until.pop(number, None)
         try:
             limits = Limits(steps_per_turn=candidate.max_steps)
             async with self._workers.open_task(name, limits, take_over=name in self._take_over) as run:
