@@ -19,7 +19,7 @@ from flightlog_hookspecs.stream import FinishReason
 from flightlog_hookspecs.tools import Effect, Mode, Outcome
 
 Slot = Literal["next_turn", "next_step"]
-Source = Literal["user", "plugin", "context", "resync", "subagent", "timer"]
+Source = Literal["user", "plugin", "context", "resync", "subagent", "timer", "kernel"]
 SpliceCause = Literal["accepted", "claimed", "withdrawn", "edited", "cancelled"]
 Verb = Literal["followup", "steer", "inject", "approve", "answer", "cancel", "pause", "resume", "amend"]
 LetterOutcome = Literal["obeyed", "repeated", "refused"]
@@ -358,7 +358,8 @@ class RequestRetry:
 class ToolCall:
     """A body is about to run: committed before it starts.
 
-    `position` is the call's place in its message, from 0; `message_seq` is that message's row.
+    `position` is the call's place in its message, from 0; `message_seq` is that message's row. `key` holds the key
+    arguments in canonical JSON, keys sorted, where the tool has named some: calls with the same are the same action.
 
     A call that an earlier owner started and that has no result may start again, as the same invocation. `resumed`
     says why: its effect is "repeatable", or it has none yet, as its tool ("reconciled") or a person ("answered") knows.
@@ -376,6 +377,7 @@ class ToolCall:
     plugin: str
     plugin_version: str
     resumed: Resumed = ""
+    key: str = ""
 
 
 @frozen(kw_only=True)

@@ -143,7 +143,7 @@ class Memory:
         register(Hook(point="event_committed", body=self.follow, name="memory", limit_s=FOLLOW_LIMIT_S))
 
 
-_NOT_ASKED: Final = frozenset({"context", "plugin", "resync"})
+_NOT_ASKED: Final = frozenset({"context", "plugin", "resync", "kernel"})
 
 
 def _line(found: Remembered) -> str:

@@ -14,6 +14,7 @@ from attrs import evolve
 from flightlog.core import task as tasks
 from flightlog.core.context import told
 from flightlog.core.doubt import after_result
+from flightlog.core.progress import gist, repeats, told_in
 from flightlog.core.state import NO_COUNTS, Call, Pending, State, Step, changed
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.events import (
@@ -114,6 +115,7 @@ def _turn_start(state: State, event: TurnStart, seq: int, epoch: int) -> State:
         turn=state.turn + 1,
         turn_open=True,
         steps=0,
+        alike=0,
         last_step=None,
         continued=NO_COUNTS,
         usage=Usage(),
@@ -134,17 +136,20 @@ def _step_end(state: State, event: StepEnd, seq: int, epoch: int) -> State:
     step = _step(state)
     finished = step.message is not None and step.message.finish != "interrupted"
     task = tasks.stepped(state.task, finished=finished) if state.task else None
-    return changed(state, step=None, last_step=step, task=task)
+    again = state.last_step is not None and repeats(state.last_step, step)
+    return changed(state, step=None, last_step=step, alike=state.alike + 1 if again else 1, task=task)
 
 
 def _user_message(state: State, event: UserMessage, seq: int, epoch: int) -> State:
+    step = _step(state)
+    step = changed(step, told=told_in(step, event))
     left = tuple(pending for pending in state.claimed if pending.message_id != event.message_id)
     if event.section:
         context = MappingProxyType({**state.context, event.section: told(event.content)})
-        return changed(state, claimed=left, context=context)
-    if len(left) != len(state.claimed):
-        return changed(state, claimed=left)
-    return changed(state, step=changed(_step(state), briefed=True)) if event.source == "plugin" else state
+        return changed(state, step=step, claimed=left, context=context)
+    if len(left) == len(state.claimed) and event.source == "plugin":
+        step = changed(step, briefed=True)
+    return changed(state, step=step, claimed=left)
 
 
 def _header(state: State, event: RequestHeader, seq: int, epoch: int) -> State:
@@ -205,7 +210,7 @@ def _tool_result(state: State, event: ToolResult, seq: int, epoch: int) -> State
     call = _step(state).calls[event.position]
     if event.outcome == "unknown" or state.doubts:
         state = changed(state, doubts=after_result(state.doubts, call.signature, event.outcome, seq))
-    return _with_call(state, event.position, outcome=event.outcome)
+    return _with_call(state, event.position, outcome=event.outcome, output=gist(event.content))
 
 
 def _asked(state: State, event: ApprovalAsked, seq: int, epoch: int) -> State:

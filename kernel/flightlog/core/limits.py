@@ -70,6 +70,18 @@ ORPHAN_POLL_S: Final = 0.5
 LOOK_AT_CLOCK_S: Final = 60.0
 """The longest wait for a time of day without another look at the clock."""
 
+ALIKE_MAX_CHARS: Final = 4000
+"""Longer outputs of two steps are alike only when they are equal: comparing them would take too long."""
+
+ALIKE_MIN_RATIO: Final = 0.95
+"""Outputs that have this much in common bring nothing new."""
+
+TASK_NO_PROGRESS_STEPS: Final = 3
+"""A task ends when so many steps in a row do the same and bring nothing new, unless its session's limits say else."""
+
+ACTION_MAX_CHARS: Final = 200
+"""As much of a repeated call is named."""
+
 RETRY_WISH_MAX_S: Final = 24 * 3600.0
 """The longest delay a provider may ask for."""
 
@@ -82,6 +94,9 @@ def _count(default: int) -> int:
     return field(default=default, validator=[validators.instance_of(int), validators.gt(0)])
 
 
+_REPEATED: Final = validators.optional([validators.instance_of(int), validators.gt(1)])
+
+
 @frozen(kw_only=True)
 class Limits:
     """What a session may use. Pass one to `kernel.session(..., limits=Limits(...))`."""
@@ -89,7 +104,11 @@ class Limits:
     delta_flush_ms: int = _count(30)
     """A streamed delta is in the log at most this late."""
     steps_per_turn: int = _count(100)
-    """A turn that needs more steps ends with reason `max_steps`."""
+    """A turn that needs more steps ends with reason `max_steps`. A task's own limit counts in its place."""
+    no_progress_steps: int | None = field(default=None, validator=_REPEATED)
+    """A turn ends with reason `no_progress` when so many steps in a row do the same and bring nothing new.
+
+    None: never; in the session of a task, after three."""
     attempts_per_step: int = _count(3)
     """Attempts at one request, the first included, whoever asks for more. A plugin decides whether there are any."""
     model_idle_s: float = _positive(600.0)

@@ -3,7 +3,7 @@
 | turn   | step   | request           | calls        | then                                   |
 |--------|--------|-------------------|--------------|----------------------------------------|
 | any    | any    | its task is pending or paused |  | Idle                                   |
-| closed |        |                   |              | open a turn if a message wakes, else Idle |
+| closed |        |                   |              | open a turn if a message wakes (`_between_turns`), else Idle |
 | open   | none   |                   |              | open a step, Stop or close the turn (`_between_steps`) |
 | open   | open   | not sent          |              | SendRequest(1)                         |
 | open   | open   | its owner died    |              | end the attempt, and it will be retried |
@@ -20,10 +20,11 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from flightlog.core.fold import fold
-from flightlog.core.inbox import wakes
+from flightlog.core.inbox import removed, waiting, wakes
 from flightlog.core.limits import Limits
 from flightlog.core.repair import cut_off
 from flightlog.core.state import Call, Pending, State, Step
+from flightlog.core.stopping import out_of_steps, stopped, warning
 from flightlog.core.task import WAITING, recovered
 from flightlog_hookspecs.events import (
     Event,
@@ -102,7 +103,7 @@ def plan(state: State, limits: Limits) -> Action:
     if state.task is not None and state.task.state in WAITING:
         return Idle()
     if not state.turn_open:
-        return Append((TurnStart(), *_claims(state, new_turn=True))) if wakes(state) else Idle()
+        return _between_turns(state, limits)
     step = state.step
     if step is None:
         return _between_steps(state, limits)
@@ -124,19 +125,23 @@ def plan(state: State, limits: Limits) -> Action:
             return Append((cut_off(step), RequestRetry(attempt=step.attempt + 1, delay_ms=0)))
 
 
+def _between_turns(state: State, limits: Limits) -> Action:
+    if not wakes(state):
+        return Idle()
+    if (stop := out_of_steps(state, limits)) is not None:
+        return Append((TurnStart(), *removed(state, waiting(state), "cancelled"), stop))
+    return Append((TurnStart(), *_claims(state, new_turn=True)))
+
+
 def _between_steps(state: State, limits: Limits) -> Action:
     last = state.last_step
     end = _end_after(state, last) if last else None
     if end is not None:
         return Stop(end) if end.reason == "completed" else Append((end,))
-    if state.steps >= limits.steps_per_turn:
-        return Append((out_of_steps(state),))
-    return Append(_claims(state, new_turn=False))
-
-
-def out_of_steps(state: State) -> TurnEnd:
-    """How the turn ends when it needs another step and may have none."""
-    return TurnEnd(reason="max_steps", message=f"{state.steps} steps")
+    if (stop := stopped(state, limits)) is not None:
+        return Append((stop,))
+    warned = warning(state, limits)
+    return Append((*_claims(state, new_turn=False), *([warned] if warned else [])))
 
 
 def _end_after(state: State, step: Step) -> TurnEnd | None:

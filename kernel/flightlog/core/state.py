@@ -52,7 +52,7 @@ class Pending:
 
 @frozen(kw_only=True)
 class Call:
-    """A call of the step's assistant message. Answered once `outcome` is set.
+    """A call of the step's assistant message. Answered once `outcome` is set; `output` is the gist of its result.
 
     `started` is its newest start, in row `started_seq` by the owner of `started_epoch`. `asked` is the question about
     it since then, in row `asked_seq`, and `decided` the answer to that. An `outlived` one was started by an owner
@@ -72,6 +72,7 @@ class Call:
     decided: ApprovalDecided | None = None
     outcome: Outcome | None = None
     outlived: bool = False
+    output: str = ""
     doubtful: bool = False
 
     @property
@@ -91,14 +92,20 @@ class Call:
         """What makes another call the same one: the tool, and the arguments it ran or would have run with."""
         return signature(self.name, self.wanted)
 
+    @property
+    def action(self) -> Signature:
+        """The same by the key arguments of its tool alone, where that has named some."""
+        return (self.name, self.started.key) if self.started and self.started.key else self.signature
+
 
 @frozen(kw_only=True, slots=False)
 class Step:
     """The open step. `attempt` is the number of the last request sent in it, 0 for none yet.
 
-    The owner of `attempt_epoch` sent it. `briefed` says that hooks have told the model something for the step.
-    `failures` holds an entry for each attempt that failed, in order; `failed` is the last attempt's. The `cut_off`
-    attempts that ended with their owner are not among them: nobody failed.
+    The owner of `attempt_epoch` sent it. `briefed` says that hooks have told the model something for the step, `told`
+    holds the gists of the messages that entered it and may have brought something new. `failures` holds an entry for
+    each attempt that failed, in order; `failed` is the last attempt's. The `cut_off` attempts that ended with their
+    owner are not among them: nobody failed.
     """
 
     number: int
@@ -114,6 +121,7 @@ class Step:
     message: AssistantMessage | None = None
     message_seq: int = 0
     calls: tuple[Call, ...] = ()
+    told: tuple[str, ...] = ()
 
     @property
     def unanswered(self) -> tuple[Call, ...]:
@@ -125,12 +133,12 @@ class Step:
 class State:
     """A session at one point of its log.
 
-    `steps` counts the steps of the current turn; `claimed` holds messages taken from the inbox
-    whose `user/message` has not been seen yet (empty between appends); `questions` the rows of all approvals
-    ever asked, `outcome_questions` of those about outcomes, `letters` the ids of all letters ever taken, `accepted`
-    those of all messages ever accepted; `cancelling` says that a letter cancels the open turn, `torn` that a repair
-    has lost rows of it; `context` what messages last said of each prompt section ("": that it no longer applies);
-    `continued` how often each hook has had the current turn go on;
+    `steps` counts the steps of the current turn, `alike` the last of them that did the same and brought nothing new;
+    `claimed` holds messages taken from the inbox whose `user/message` has not been seen yet (empty between appends);
+    `questions` the rows of all approvals ever asked, `outcome_questions` of those about outcomes, `letters` the ids of
+    all letters ever taken, `accepted` those of all messages ever accepted; `cancelling` says that a letter cancels the
+    open turn, `torn` that a repair has lost rows of it; `context` what messages last said of each prompt section ("":
+    that it no longer applies); `continued` how often each hook has had the current turn go on;
     `lock` numbers the session's lock that its owner holds; `plugins` are those registered; `remembered` holds
     what a person decided about a tool, to be remembered; `doubts` the calls whose outcome nobody knows, each
     with the row of its result; `repair` is the id of the last repair;
@@ -153,6 +161,7 @@ class State:
     turn: int = 0
     turn_open: bool = False
     steps: int = 0
+    alike: int = 0
     step: Step | None = None
     last_step: Step | None = None
     questions: GrowingSet[int] = NO_QUESTIONS

@@ -8,6 +8,7 @@ registered, not with the package.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
@@ -60,6 +61,14 @@ class PreparedTool:
             listed = "; ".join(f"{error.json_path}: {error.message:.{_COMPLAINT_MAX_CHARS}}" for error in errors[:5])
             raise BadArguments(f"The arguments do not fit the schema of {self.spec.name!r}: {listed}")
         return self.convert(value)
+
+
+def key_of(tool: Tool, raw: str) -> str:
+    """The arguments in `raw` that make two calls of `tool` the same action; "" when all of them do."""
+    if not tool.key_arguments:
+        return ""
+    given: Any = canonical.loads(raw.strip() or "{}")
+    return json.dumps({name: given[name] for name in tool.key_arguments if name in given}, sort_keys=True)
 
 
 class BadArguments(UsageError):

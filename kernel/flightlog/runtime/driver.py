@@ -13,9 +13,10 @@ import trio
 from attrs import evolve
 
 from flightlog.core.inbox import accepted, removed, waiting
-from flightlog.core.plan import Append, Idle, RunTools, SendRequest, Stop, follow, out_of_steps, plan
+from flightlog.core.plan import Append, Idle, RunTools, SendRequest, Stop, follow, plan
 from flightlog.core.repair import SESSION_CLOSED
 from flightlog.core.state import Call, State
+from flightlog.core.stopping import stopped
 from flightlog.runtime.briefing import Briefing
 from flightlog.runtime.closing import close_turn
 from flightlog.runtime.error_groups import leaves
@@ -195,8 +196,8 @@ class Driver:
         await self._journal.append(*wish.faults)
         if wish.fail:
             end = TurnEnd(reason="error", code=wish.fail.code, message=wish.fail.message)
-        elif wish.more and state.steps >= self._around.limits.steps_per_turn:
-            end = out_of_steps(state)
+        elif wish.more and (stop := stopped(state, self._around.limits)):
+            end = stop
         elif wish.more:
             for hook, content in wish.more:
                 await self._journal.append(partial(_steered, self._journal.clock.new_id(), hook, content))

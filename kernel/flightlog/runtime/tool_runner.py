@@ -17,7 +17,7 @@ from attrs import evolve
 from flightlog.core import repair
 from flightlog.core.schedule import startable
 from flightlog.core.state import Call, State
-from flightlog.core.tool_schema import BadArguments
+from flightlog.core.tool_schema import BadArguments, key_of
 from flightlog.runtime.clearing import Clearing, CutOff, Runnable, Settled, Start, invocation_id
 from flightlog.runtime.error_groups import described, said, single_error, unwrapped
 from flightlog.runtime.journal import Journal
@@ -287,6 +287,7 @@ class ToolRunner:
             plugin=item.prepared.plugin,
             plugin_version=item.prepared.plugin_version,
             resumed=resumed,
+            key=key_of(tool, item.raw),
         )
 
     def _result(
