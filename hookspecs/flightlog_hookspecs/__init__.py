@@ -12,6 +12,7 @@ from flightlog_hookspecs.content import (
     text_of,
 )
 from flightlog_hookspecs.events import AssistantMessage, Head, Message, ToolResult, ToolSpec, UserMessage
+from flightlog_hookspecs.goals import GoalCheck, GoalView, Judgement, Met, Missing
 from flightlog_hookspecs.hooks import (
     Allow,
     Append,
@@ -100,10 +101,15 @@ __all__ = [
     "Finish",
     "FinishReason",
     "FinishedCall",
+    "GoalCheck",
+    "GoalView",
     "Head",
     "Hook",
     "Isolation",
+    "Judgement",
     "Message",
+    "Met",
+    "Missing",
     "Mode",
     "NotDone",
     "Outcome",

@@ -555,6 +555,21 @@ class TaskState:
 
 
 @frozen(kw_only=True)
+class GoalChecked:
+    """The model of a task has stopped, and the goal check `check` of `plugin` has looked whether its goal is `met`.
+
+    If it is not, `missing` is what the model is told. Several may follow each other: only the last one counts.
+    """
+
+    kind: ClassVar[Literal["goal/checked"]] = "goal/checked"
+    check: str
+    met: bool
+    missing: str = ""
+    plugin: str
+    plugin_version: str
+
+
+@frozen(kw_only=True)
 class PluginLoaded:
     """A plugin was registered while the session was open."""
 
@@ -617,6 +632,7 @@ Event = (
     | TaskSubmitted
     | TaskAmended
     | TaskState
+    | GoalChecked
     | PluginLoaded
     | PluginUnloaded
     | PluginFault

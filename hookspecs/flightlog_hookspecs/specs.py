@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flightlog_hookspecs.adapters import Adapter
+from flightlog_hookspecs.goals import GoalCheck
 from flightlog_hookspecs.hooks import Hook
 from flightlog_hookspecs.markers import hookspec
 from flightlog_hookspecs.parameters import Parameter
@@ -48,6 +49,11 @@ def register_hooks(register: Callable[[Hook], None]) -> None:
 @hookspec
 def register_subagents(register: Callable[[Subagent], None]) -> None:
     """Offer kinds of child sessions: call `register(subagent)` for each."""
+
+
+@hookspec
+def register_goal_checks(register: Callable[[GoalCheck], None]) -> None:
+    """Offer what tasks may have their goals checked by: call `register(check)` for each."""
 
 
 @hookspec

@@ -21,6 +21,7 @@ from flightlog.runtime.clock import Boundary, Clock, no_boundary
 from flightlog.runtime.driver import Driver
 from flightlog.runtime.error_groups import beside, single_error
 from flightlog.runtime.feed import Feeds
+from flightlog.runtime.goal_checking import GoalChecks
 from flightlog.runtime.group_commit import GroupCommit
 from flightlog.runtime.hooks import Hooks
 from flightlog.runtime.journal import HeadToken, Journal
@@ -220,6 +221,9 @@ class Kernel:
             limits=limits,
             redacting=redacting,
             hooks=Hooks(registry, self._threads, redacting),
+            goal_checks=GoalChecks(
+                registry=registry, threads=self._threads, redacting=redacting, workspace=self._workspace
+            ),
             approvals=Approvals(journal, has_approver=approver),
             children=Children(journal, house),
             threads=self._threads,

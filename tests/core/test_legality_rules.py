@@ -18,6 +18,7 @@ from flightlog_hookspecs.events import (
     AssistantDelta,
     AssistantMessage,
     Event,
+    GoalChecked,
     Head,
     InboxSplice,
     LetterTaken,
@@ -139,10 +140,11 @@ AGAIN = {"invocation_id": "u.1.1.1"}
 NEXT = evolve(OPENED, lock=1)
 LOADED = PluginLoaded(plugin="p", version="1")
 GONE = PluginUnloaded(plugin="p", version="1")
-SUBMITTED = TaskSubmitted(goal="look", model="a:m")
+SUBMITTED = TaskSubmitted(goal="look", model="a:m", goal_check="seen")
 AMENDED = TaskAmended(goal="look up")
 RUNS = TaskState(state="running")
 DONE = TaskState(state="completed")
+CHECKED = GoalChecked(check="seen", met=True, plugin="p", plugin_version="1")
 OF_TASK: Log = (CREATED, SUBMITTED, OPENED)
 FAULT = PluginFault(plugin="p", hook="h", error="broken")
 
@@ -376,7 +378,12 @@ CASES: dict[str, list[Case]] = {
         (REST, SUBMITTED),
         ((CREATED, REPAIRED), SUBMITTED),
     ],
-    "task-missing": [(REST, AMENDED), (REST, RUNS)],
+    "task-missing": [(REST, AMENDED), (REST, RUNS), ((*REST, TurnStart()), CHECKED)],
+    "goal-checked": [
+        ((*OF_TASK, RUNS), CHECKED),
+        ((*OF_TASK, RUNS, TurnStart(), StepStart()), CHECKED),
+        ((*OF_TASK, RUNS, TurnStart()), evolve(CHECKED, check="heard")),
+    ],
     "task-state": [
         (OF_TASK, DONE),
         (OF_TASK, evolve(RUNS, state="pending")),
@@ -463,6 +470,7 @@ PLACES: dict[type, tuple[Log, Event]] = {
     TaskSubmitted: ((CREATED,), SUBMITTED),
     TaskAmended: (OF_TASK, AMENDED),
     TaskState: (OF_TASK, RUNS),
+    GoalChecked: ((*OF_TASK, RUNS, TurnStart()), CHECKED),
     PluginFault: (STARTED, FAULT),
     PluginLoaded: (REST, LOADED),
     PluginUnloaded: ((*REST, LOADED), GONE),

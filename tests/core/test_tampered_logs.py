@@ -20,6 +20,7 @@ from flightlog_hookspecs.events import (
     AssistantDelta,
     AssistantMessage,
     Event,
+    GoalChecked,
     InboxSplice,
     Record,
     RequestFailed,
@@ -213,6 +214,7 @@ TWICE: dict[str, str | None] = {
     "subagent/settled": "settled-once",
     "task/submitted": "task-submitted",
     "task/amended": None,
+    "goal/checked": None,
 }
 """The rule that refuses an event behind itself; None where it may be repeated."""
 
@@ -301,7 +303,7 @@ def traces(state: State, lost: Record, rest: Sequence[Record]) -> set[str]:
             again = any(isinstance(r.event, SubagentSpawned) and r.event.child == child for r in rest)
             return {"spawned-twice"} if again else set()
         case TaskSubmitted():
-            needed = any(isinstance(r.event, (TaskAmended, TaskState)) for r in rest)
+            needed = any(isinstance(r.event, (TaskAmended, TaskState, GoalChecked)) for r in rest)
             return {"task-missing"} if needed else set()
         case TaskState():
             assert state.task is not None, "the log was legal"

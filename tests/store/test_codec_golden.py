@@ -15,6 +15,7 @@ from flightlog_hookspecs.events import (
     AssistantMessage,
     DeltaPiece,
     Event,
+    GoalChecked,
     Head,
     InboxSplice,
     LetterTaken,
@@ -137,6 +138,20 @@ EVENTS: tuple[Event, ...] = (
     TaskSubmitted(goal="look", model="a:m", parameters='{"at":"sky"}', task_class="core", due_us=1, agent="sky 1"),
     TaskAmended(goal="look up", by="ada"),
     TaskState(state="paused", cause="person", message="by ada", goal_met=False, resume_at_us=2),
+    GoalChecked(check="tests", met=False, missing="two fail", plugin="p", plugin_version="1"),
+    ToolCall(
+        position=0,
+        call_id="c1",
+        name="look",
+        arguments='{"at":"sky","why":"to see"}',
+        invocation_id=f"{UID}.1.1.0",
+        message_seq=9,
+        mode="parallel",
+        effect="read",
+        plugin="p",
+        plugin_version="1",
+        key='{"at": "sky"}',
+    ),
 )
 GOLDEN = (
     ('{"uid":"0123456789abcdef0123456789abcdef","title":"Ünïcode"}', "c6532fcb80064de3"),
@@ -211,6 +226,11 @@ GOLDEN = (
     ),
     ('{"by":"ada"}', "89877a4758a61932"),
     ('{"state":"paused","cause":"person","goal_met":false,"resume_at_us":2}', "bb6cf452c75cd1e6"),
+    ('{"check":"tests","met":false,"plugin":"p","plugin_version":"1"}', "acedaa28d9bc2885"),
+    (
+        '{"position":0,"call_id":"c1","name":"look","invocation_id":"0123456789abcdef0123456789abcdef.1.1.0","message_seq":9,"mode":"parallel","effect":"read","plugin":"p","plugin_version":"1","key":"{\\"at\\": \\"sky\\"}"}',
+        "f5715ef7cf77901c",
+    ),
 )
 """Of each row its data and the beginning of its digest."""
 

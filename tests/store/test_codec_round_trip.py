@@ -34,6 +34,7 @@ from flightlog_hookspecs.events import (
     AssistantMessage,
     DeltaPiece,
     Event,
+    GoalChecked,
     LetterTaken,
     Message,
     PluginFault,
@@ -97,6 +98,8 @@ def words_of(event: Any) -> str | None:
             return event.goal or None
         case TaskState():
             return event.message or None
+        case GoalChecked():
+            return event.missing or None
         case PluginFault():
             return event.error or None
         case SessionRepaired():

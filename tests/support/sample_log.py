@@ -12,6 +12,7 @@ from flightlog_hookspecs.events import (
     AssistantMessage,
     DeltaPiece,
     Event,
+    GoalChecked,
     Head,
     InboxSplice,
     PluginFault,
@@ -132,14 +133,18 @@ RECORDS = _records("s", UID, *EVENTS)
 TASK_RECORDS = _records(
     "task",
     "v" * 32,
-    TaskSubmitted(goal="look at every star\0", model="a:m", agent="sky 1", due_us=1_700_000_000_000_001),
+    TaskSubmitted(
+        goal="look at every star\0", model="a:m", goal_check="seen", agent="sky 1", due_us=1_700_000_000_000_001
+    ),
     SessionOpened(pid=1, host="h", kernel_version="0"),
     TaskState(state="running"),
     TurnStart(),
     StepStart(),
     TaskState(state="recovering", cause="crash"),
     StepEnd(),
+    GoalChecked(check="seen", met=False, missing="the sun \0", plugin="p", plugin_version="1"),
     TaskAmended(goal="look at the sun", by="ada"),
+    GoalChecked(check="seen", met=True, plugin="p", plugin_version="1"),
     TurnEnd(reason="paused"),
     TaskState(state="paused", cause="person", message="by \0", goal_met=False, resume_at_us=1_700_000_000_000_002),
 )

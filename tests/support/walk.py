@@ -24,6 +24,7 @@ from flightlog_hookspecs.events import (
     AssistantMessage,
     DeltaPiece,
     Event,
+    GoalChecked,
     Head,
     InboxSplice,
     LetterTaken,
@@ -100,6 +101,7 @@ _tasks = st.builds(
     goal=_words,
     model=st.sampled_from(["fake:model", "\0"]),
     task_class=st.sampled_from(["core", "normal", "batch"]),
+    goal_check=st.sampled_from(["", "seen\0"]),
     due_us=st.none() | st.just(START_US),
     agent=_brief,
 )
@@ -185,6 +187,8 @@ class Walk:
             yield self._settle
         if state.task and not state.task.ended:
             yield from (self._move_task, self._move_task, self._amend)
+            if state.turn_open and state.step is None:
+                yield self._check_goal
         if self._random.random() < 0.1:
             yield from (self._fault, *([self._decide] if state.questions else []))
         if state.next_turn or state.next_step:
@@ -273,6 +277,14 @@ class Walk:
             resume_at_us=self._drawn(st.none() | st.just(START_US)),
         )
         return (moved,)
+
+    def _check_goal(self) -> tuple[Event, ...]:
+        assert self.state.task is not None, "asked for a task only"
+        missing = self._drawn(_words)
+        checked = GoalChecked(
+            check=self.state.task.submitted.goal_check, met=not missing, missing=missing, plugin="p", plugin_version="1"
+        )
+        return (checked,)
 
     def _amend(self) -> tuple[Event, ...]:
         return (TaskAmended(goal=self._drawn(_words), by=self._drawn(_brief)),)

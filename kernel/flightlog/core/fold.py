@@ -22,6 +22,7 @@ from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantMessage,
     Event,
+    GoalChecked,
     InboxSplice,
     LetterTaken,
     PluginLoaded,
@@ -267,6 +268,10 @@ def _task_state(state: State, event: TaskState, seq: int, epoch: int) -> State:
     return changed(state, task=tasks.moved(_task(state), event))
 
 
+def _goal_checked(state: State, event: GoalChecked, seq: int, epoch: int) -> State:
+    return changed(state, task=tasks.checked(_task(state), event))
+
+
 def _loaded(state: State, event: PluginLoaded, seq: int, epoch: int) -> State:
     return changed(state, plugins=(*state.plugins, PluginVersion(name=event.plugin, version=event.version)))
 
@@ -316,6 +321,7 @@ _APPLY: dict[type, Callable[[State, Any, int, int], State]] = {
     TaskSubmitted: _submitted,
     TaskAmended: _amended,
     TaskState: _task_state,
+    GoalChecked: _goal_checked,
     PluginLoaded: _loaded,
     PluginUnloaded: _unloaded,
 }

@@ -21,6 +21,7 @@ from flightlog_hookspecs.events import (
     AssistantDelta,
     AssistantMessage,
     Event,
+    GoalChecked,
     InboxSplice,
     LetterTaken,
     PluginFault,
@@ -82,6 +83,7 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         "task-missing": "task events stand in the session of a task",
         "task-state": "a task goes from one state only to those that may follow it, and from an ended one to none",
         "task-ends-in-turn": "a task is completed, failed or cancelled outside of turns",
+        "goal-checked": "goal/checked names the check of the task, and stands between the steps of a turn",
         "claim-lost": "a claimed message enters a step before anything else happens",
         "claim-content": "a claimed message enters the step unchanged",
         "section-shape": "a message about a prompt section is one of context, in one or two texts",
@@ -240,7 +242,7 @@ def _submitted(state: State, event: TaskSubmitted) -> None:
         raise Illegal("task-submitted", "task/submitted at this point")
 
 
-def _of_task(state: State, event: TaskAmended | TaskState) -> Task:
+def _of_task(state: State, event: TaskAmended | TaskState | GoalChecked) -> Task:
     if state.task is None:
         raise Illegal("task-missing", f"{event.kind} in a session without a task")
     return state.task
@@ -257,6 +259,12 @@ def _task_state(state: State, event: TaskState) -> None:
         raise Illegal("task-state", f"{event.state} after {task.state}")
     if event.state in ENDED and state.turn_open:
         raise Illegal("task-ends-in-turn", f"{event.state} inside turn {state.turn}")
+
+
+def _goal_checked(state: State, event: GoalChecked) -> None:
+    task = _of_task(state, event)
+    if not state.turn_open or state.step is not None or event.check != task.submitted.goal_check:
+        raise Illegal("goal-checked", f"goal check {event.check!r} of a task with {task.submitted.goal_check!r}")
 
 
 def _unloaded(state: State, event: PluginUnloaded) -> None:
@@ -429,6 +437,7 @@ _CHECKS: dict[type, Callable[[State, Any], object]] = {
     TaskSubmitted: _submitted,
     TaskAmended: _amended,
     TaskState: _task_state,
+    GoalChecked: _goal_checked,
     PluginLoaded: _anywhere,
     PluginUnloaded: _unloaded,
     PluginFault: _anywhere,

@@ -24,6 +24,7 @@ from flightlog_hookspecs.events import (
     AssistantDelta,
     AssistantMessage,
     Event,
+    GoalChecked,
     InboxSplice,
     LetterTaken,
     PluginFault,
@@ -253,13 +254,19 @@ def tasks(records: Records) -> list[Row]:
     """
     goals = {record.session: _shown(amended) for record, amended in _of(records, TaskAmended)}
     moves = {record.session: (record, moved) for record, moved in _of(records, TaskState)}
+    # Another goal has not been checked yet.
+    found = {
+        record.session: None if isinstance(record.event, TaskAmended) else int(record.event.met)
+        for record in records
+        if isinstance(record.event, (TaskAmended, GoalChecked))
+    }
     finished = Counter(record.session for record, _ in _of(records, StepEnd))
     recovered = Counter(record.session for record, moved in _of(records, TaskState) if moved.state == "recovering")
     rows: list[Row] = []
     for record, task in _of(records, TaskSubmitted):
         last, at = moves.get(record.session, (record, None))
         due_us = at.resume_at_us if at else task.due_us
-        met = None if at is None or at.goal_met is None else int(at.goal_met)
+        met = found.get(record.session)
         stands = (at.state, _name(at), _shown(at)) if at else ("pending", None, None)
         rows.append(
             (
@@ -348,6 +355,8 @@ def _words(event: Event) -> str | None:
             return displayed(event.goal) or None
         case TaskState():
             return displayed(event.message) or None
+        case GoalChecked():
+            return displayed(event.missing) or None
         case PluginFault():
             return displayed(event.error) or None
         case SessionRepaired():
@@ -392,6 +401,8 @@ def _name(event: Event) -> str | None:
             return displayed(event.by)
         case TaskState():
             return displayed(event.cause) or None
+        case GoalChecked():
+            return displayed(event.check)
         case PluginFault() | PluginLoaded() | PluginUnloaded():
             return displayed(event.plugin)
         case AssistantDelta():
@@ -438,6 +449,8 @@ def _status(event: Event) -> str | None:
             return displayed(event.agent) or None
         case TaskState():
             return event.state
+        case GoalChecked():
+            return "met" if event.met else "missing"
         case SessionCreated():
             return displayed(event.parent_session) or None
         case PluginLoaded() | PluginUnloaded():

@@ -8,7 +8,7 @@ from typing import Final
 
 from attrs import evolve, frozen
 
-from flightlog_hookspecs.events import TaskAmended, TaskState, TaskStateName, TaskSubmitted, TurnEnd
+from flightlog_hookspecs.events import GoalChecked, TaskAmended, TaskState, TaskStateName, TaskSubmitted, TurnEnd
 
 ENDED: Final[frozenset[TaskStateName]] = frozenset({"completed", "failed", "cancelled"})
 """The states that nothing follows."""
@@ -39,7 +39,8 @@ class Task:
     """A task. `steps` counts the steps that have ended in all its turns.
 
     `recoveries` counts how often it was taken up from where a dead worker left it, `stuck` those of them since the last
-    finished step. `end` is how its newest turn ended since it last began to run, None when none did.
+    finished step. `checked` is what its goal check has found last about this goal, None before it was asked.
+    `end` is how its newest turn ended since it last began to run, None when none did.
     `answers` counts those that people gave to open questions, `answers_then` as many of them as there were at `at`.
     """
 
@@ -53,11 +54,17 @@ class Task:
     end: TurnEnd | None = None
     answers: int = 0
     answers_then: int = 0
+    checked: GoalChecked | None = None
 
     @property
     def state(self) -> TaskStateName:
         """Where it stands."""
         return self.at.state
+
+    @property
+    def goal_met(self) -> bool | None:
+        """What its goal check has found last, None where nobody asked it."""
+        return self.checked.met if self.checked else None
 
     @property
     def ended(self) -> bool:
@@ -72,7 +79,7 @@ def submitted(event: TaskSubmitted) -> Task:
 
 def amended(task: Task, event: TaskAmended) -> Task:
     """`task` with another goal."""
-    return evolve(task, goal=event.goal, parameters=event.parameters)
+    return evolve(task, goal=event.goal, parameters=event.parameters, checked=None)
 
 
 def moved(task: Task, event: TaskState) -> Task:
@@ -106,3 +113,8 @@ def answered(task: Task) -> Task:
 def recovered(task: Task | None) -> tuple[TaskState, ...]:
     """What follows the end of a step: a task that was recovering runs again, for it has come on."""
     return (TaskState(state="running"),) if task is not None and task.state == "recovering" else ()
+
+
+def checked(task: Task, event: GoalChecked) -> Task:
+    """`task` once its goal was checked."""
+    return evolve(task, checked=event)

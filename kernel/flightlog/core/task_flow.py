@@ -169,7 +169,7 @@ def _reached(task: Task, end: TurnEnd) -> TaskState:
         state=reached,
         cause=end.reason if reached == "failed" else end.cause,
         message=": ".join(filter(None, (end.code, end.message))),
-        goal_met=True if reached == "completed" and task.submitted.goal_check else None,
+        goal_met=task.goal_met,
     )
 
 

@@ -6,7 +6,7 @@ It has no opinion of its own: what happens is decided by `core/plan.py`, how a t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import trio
@@ -20,6 +20,8 @@ from flightlog.core.stopping import stopped
 from flightlog.runtime.briefing import Briefing
 from flightlog.runtime.closing import close_turn
 from flightlog.runtime.error_groups import leaves
+from flightlog.runtime.goal_checking import aim, is_checked
+from flightlog.runtime.hooks import Wish
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.requesting import Requests
 from flightlog.runtime.surroundings import Surroundings
@@ -28,7 +30,6 @@ from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.errors import FlightlogError, StoreError
 from flightlog_hookspecs.events import (
     Event,
-    InboxSplice,
     TurnEnd,
 )
 from flightlog_hookspecs.hooks import StoppingTurn
@@ -157,8 +158,8 @@ class Driver:
                     return
                 case Append():
                     await self._write()
-                case Stop(end=end):
-                    await self._stop(end)
+                case Stop():
+                    await self._stop()
                 case SendRequest() if self._last_step:
                     return
                 case SendRequest(attempt=attempt, delay_ms=delay_ms):
@@ -170,21 +171,24 @@ class Driver:
                     if self._journal.state.suspended:
                         return  # what is left waits for people, and nobody waits for them
 
-    async def _write(self, *events: Event, times_us: Sequence[int] = (), stops: bool = False) -> None:
+    async def _write(self, *events: Event, times_us: Sequence[int] = ()) -> None:
         """Commit `events` together with all that follows from them, or from the state when there are none."""
         journal = self._journal
         # Decided when the append's turn has come: until then messages may be edited, withdrawn or added.
-        stops = stops or not self._around.hooks.any_at("turn_stopping")
+        asks = self._around.hooks.any_at("turn_stopping")
         await journal.append(
-            lambda state: follow(state, journal.seq, events, self._around.limits, stops=stops), times_us=times_us
+            lambda state: follow(
+                state, journal.seq, events, self._around.limits, stops=not asks and not is_checked(state)
+            ),
+            times_us=times_us,
         )
 
-    async def _stop(self, end: TurnEnd) -> None:
-        """Let the turn end, unless a hook finds that it has failed or has more for the model."""
-        state = self._journal.state
+    async def _stop(self) -> None:
+        """Let the turn end, unless a hook or the goal check finds that it has failed or has more for the model."""
+        journal, state = self._journal, self._journal.state
         assert state.header is not None, "a turn that may end has made a request"
         view = StoppingTurn(
-            session=self._journal.session,
+            session=journal.session,
             turn=state.turn,
             steps=state.steps,
             text=state.text,
@@ -193,19 +197,26 @@ class Driver:
             continued=0,
         )
         wish = await self._around.hooks.turn_stopping(view, state.continued)
-        await self._journal.append(*wish.faults)
-        if wish.fail:
-            end = TurnEnd(reason="error", code=wish.fail.code, message=wish.fail.message)
-        elif wish.more and (stop := stopped(state, self._around.limits)):
-            end = stop
-        elif wish.more:
-            for hook, content in wish.more:
-                await self._journal.append(partial(_steered, self._journal.clock.new_id(), hook, content))
-            return
-        else:
-            await self._write(stops=True)  # unless a message has come meanwhile that the turn goes on for
-            return
-        await self._write(end, stops=True)
+        if wish.none and state.task is not None and is_checked(state):
+            messages = journal.history.messages()
+            found = await self._around.goal_checks.ask(journal.session, state.task, state.text, messages)
+            wish = evolve(found, events=(*wish.events, *found.events))
+        await journal.append(*self._ending(wish, aim(state)))
+
+    def _ending(self, wish: Wish, checked: tuple[str, str] | None) -> list[Callable[[State], tuple[Event, ...]]]:
+        """The parts of the append by which a turn ends, or goes on, as wished; nothing once its goal is another one."""
+        journal, limits = self._journal, self._around.limits
+
+        def part(make: Callable[[State], tuple[Event, ...]]) -> Callable[[State], tuple[Event, ...]]:
+            return lambda state: make(state) if aim(state) == checked else ()
+
+        end = wish.end or (stopped(journal.state, limits) if wish.more else None)
+        if wish.more and end is None:
+            steers = [partial(_steered, journal.clock.new_id(), hook, content) for hook, content in wish.more]
+            return [part(lambda _: wish.events), *map(part, steers)]
+        events = (*wish.events, *([end] if end else []))
+        # Without another end the turn ends as it is, unless a message has come meanwhile that it goes on for.
+        return [part(lambda state: follow(state, journal.seq, events, limits, stops=True))]
 
     async def _request(self, attempt: int) -> None:
         ending, times_us = await self._requests.make(attempt)
@@ -221,9 +232,9 @@ class Driver:
             self._runner = None
 
 
-def _steered(message_id: str, hook: str, content: tuple[Block, ...], state: State) -> InboxSplice:
+def _steered(message_id: str, hook: str, content: tuple[Block, ...], state: State) -> tuple[Event, ...]:
     """A message of `hook` that the turn goes on for."""
-    return evolve(accepted(state, "steer", message_id, content), source="plugin", hook=hook)
+    return (evolve(accepted(state, "steer", message_id, content), source="plugin", hook=hook),)
 
 
 def _end_for(errors: list[BaseException], wanted: TurnEnd | None, *, stays_open: bool) -> TurnEnd | None:

@@ -17,7 +17,7 @@ from flightlog.runtime.redacting import Redacting
 from flightlog.runtime.registry import Registered, Registry
 from flightlog_hookspecs.content import Block, TextBlock
 from flightlog_hookspecs.errors import UsageError
-from flightlog_hookspecs.events import PluginFault
+from flightlog_hookspecs.events import Event, PluginFault, TurnEnd
 from flightlog_hookspecs.hooks import (
     ANSWERS,
     GUARDS,
@@ -88,14 +88,19 @@ class Advice:
 
 @frozen(kw_only=True)
 class Wish:
-    """What the hooks want of a turn that is about to end: that it has failed, else that it goes on.
+    """What is wanted of a turn that is about to end: another `end`, else that it goes on.
 
-    `more` is what it goes on for, each with the name of the hook whose wish it is.
+    `more` is what it goes on for, each with the name of the hook whose wish it is. `events` are for the log.
     """
 
-    fail: Fail | None = None
+    end: TurnEnd | None = None
     more: tuple[tuple[str, tuple[Block, ...]], ...] = ()
-    faults: tuple[PluginFault, ...] = ()
+    events: tuple[Event, ...] = ()
+
+    @property
+    def none(self) -> bool:
+        """Whether the turn may end as it is."""
+        return self.end is None and not self.more
 
 
 @frozen
@@ -171,9 +176,9 @@ class Hooks:
             name = f"{hook.plugin.name}: {hook.item.name}"
             match await self._asked(hook, evolve(turn, continued=continued.get(name, 0))):
                 case PluginFault() as fault:
-                    wish = evolve(wish, faults=(*wish.faults, fault))
-                case Fail() as fail if wish.fail is None:
-                    wish = evolve(wish, fail=fail)
+                    wish = evolve(wish, events=(*wish.events, fault))
+                case Fail(code=code, message=message) if wish.end is None:
+                    wish = evolve(wish, end=TurnEnd(reason="error", code=code, message=message))
                 case Continue(content=content):
                     wish = evolve(wish, more=(*wish.more, (name, content)))
         return wish

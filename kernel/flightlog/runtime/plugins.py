@@ -29,6 +29,7 @@ from flightlog_hookspecs import specs
 from flightlog_hookspecs.adapters import Adapter
 from flightlog_hookspecs.errors import BadPayload, PluginError, UsageError
 from flightlog_hookspecs.events import Head, Message, PluginVersion, TokenPrice
+from flightlog_hookspecs.goals import GoalCheck
 from flightlog_hookspecs.hooks import Hook, Point
 from flightlog_hookspecs.markers import CONTRACT_VERSION, PROJECT
 from flightlog_hookspecs.parameters import Parameter
@@ -148,6 +149,9 @@ def offered(plugin: object, version: PluginVersion) -> Offer:
     manager.hook.register_subagents(register=lambda one: _take_subagent(offer, one, version))
     manager.hook.register_parameters(register=lambda one: _take(offer, offer.parameters, "parameter", _parameter(one)))
     manager.hook.register_prices(register=lambda price: _take(offer, offer.prices, "price of", _price(price)))
+    manager.hook.register_goal_checks(
+        register=lambda one: _take(offer, offer.goal_checks, "goal check", _goal_check(one))
+    )
     manager.hook.register_services(register=lambda one: _take(offer, offer.services, "service", _service(one)))
     return offer
 
@@ -227,6 +231,19 @@ def _service(service: Service) -> tuple[str, Service]:
         f"service {service.name!r}: its lifespan must take one argument, and ready_s be a number of seconds",
     )
     return service.name, service
+
+
+def _goal_check(check: GoalCheck) -> tuple[str, GoalCheck]:
+    _expect(isinstance(check, GoalCheck), f"register_goal_checks was given {check!r}, not a GoalCheck")
+    _expect(
+        isinstance(check.name, str) and check.name != "",
+        f"a goal check's name must be a string, not {check.name!r}",
+    )
+    _expect(
+        callable(check.body) and _takes_one(check.body) and check.limit_s > 0,
+        f"goal check {check.name!r}: its body must take one argument, and limit_s be a number of seconds",
+    )
+    return check.name, check
 
 
 def _price(price: Price) -> tuple[str, TokenPrice]:

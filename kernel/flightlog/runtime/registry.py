@@ -23,6 +23,7 @@ from flightlog.core.tool_schema import PreparedTool
 from flightlog_hookspecs.adapters import Adapter
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import Head, PluginVersion, TokenPrice
+from flightlog_hookspecs.goals import GoalCheck
 from flightlog_hookspecs.hooks import Hook, Point
 from flightlog_hookspecs.prompt import PromptSection
 from flightlog_hookspecs.redaction import Redaction
@@ -106,6 +107,7 @@ class Offer:
     parameters: dict[str, Registered[str]] = field(factory=dict)
     """Values in canonical JSON."""
     prices: dict[str, Registered[TokenPrice]] = field(factory=dict)
+    goal_checks: dict[str, Registered[GoalCheck]] = field(factory=dict)
     hooks: list[Registered[Hook]] = field(factory=list)
     redactions: list[Registered[Redaction]] = field(factory=list)
     services: dict[str, Registered[Service]] = field(factory=dict)
@@ -169,6 +171,7 @@ class Registry:
         self._subagents: dict[str, Registered[Subagent]] = {}
         self._parameters: dict[str, Registered[str]] = {}
         self._prices: dict[str, Registered[TokenPrice]] = {}
+        self._goal_checks: dict[str, Registered[GoalCheck]] = {}
 
     @property
     def tools(self) -> Mapping[str, Registered[PreparedTool]]:
@@ -202,6 +205,12 @@ class Registry:
         """The values of the request parameters by name, in canonical JSON."""
         told = self._told
         return ChainMap(self._parameters, told.parameters) if told else self._parameters  # type: ignore[arg-type]
+
+    @property
+    def goal_checks(self) -> Mapping[str, Registered[GoalCheck]]:
+        """The goal checks by name."""
+        outer = self.outer
+        return ChainMap(self._goal_checks, outer.goal_checks) if outer else self._goal_checks  # type: ignore[arg-type]
 
     @property
     def _told(self) -> Registry | None:
@@ -299,6 +308,7 @@ class Registry:
             ("subagent", self._subagents, offer.subagents),
             ("parameter", self._parameters, offer.parameters),
             ("price of", self._prices, offer.prices),
+            ("goal check", self._goal_checks, offer.goal_checks),
         ]
 
     async def close(self) -> None:
@@ -315,9 +325,23 @@ class Registry:
         adapter = self.adapters.get(name)
         if adapter is None:
             known = ", ".join(sorted(self.adapters)) or "none"
-            broken = "".join(f" {problem.said[0].upper()}{problem.said[1:]}" for problem in self.outermost.problems)
-            raise UsageError(f"no adapter named {name!r} (known: {known}). Install or pass its plugin.{broken}")
+            raise UsageError(f"no adapter named {name!r} (known: {known}). Install or pass its plugin.{self._broken}")
         return adapter, rest
+
+    def goal_check_of(self, name: str) -> Registered[GoalCheck]:
+        """The goal check called `name`. Raises `UsageError` when nobody offers it."""
+        check = self.goal_checks.get(name)
+        if check is None:
+            known = ", ".join(sorted(self.goal_checks)) or "none"
+            raise UsageError(
+                f"no goal check named {name!r} (known: {known}). Install or pass its plugin.{self._broken}"
+            )
+        return check
+
+    @property
+    def _broken(self) -> str:
+        """What was left out, which may be why something is not known."""
+        return "".join(f" {problem.said[0].upper()}{problem.said[1:]}" for problem in self.outermost.problems)
 
     def price_of(self, model: str) -> TokenPrice | None:
         """What the tokens of "adapter:model" cost now: the first price that fits, inner scopes first; None without."""

@@ -8,6 +8,7 @@ from attrs import field, frozen
 from flightlog.core.limits import Limits
 from flightlog.runtime.approvals import Approvals
 from flightlog.runtime.children import Children
+from flightlog.runtime.goal_checking import GoalChecks
 from flightlog.runtime.hooks import Hooks
 from flightlog.runtime.redacting import Redacting
 from flightlog.runtime.registry import Registry
@@ -24,6 +25,7 @@ class Surroundings:
     limits: Limits
     redacting: Redacting
     hooks: Hooks
+    goal_checks: GoalChecks
     approvals: Approvals
     children: Children
     threads: trio.CapacityLimiter = field(eq=False)

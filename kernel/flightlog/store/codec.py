@@ -56,6 +56,7 @@ _LIFTED_FIELD: Final = {
     "task/submitted": "goal",
     "task/amended": "goal",
     "task/state": "message",
+    "goal/checked": "missing",
     "plugin/error": "error",
     "session/repaired": "detail",
 }

@@ -14,6 +14,7 @@ from flightlog_hookspecs.events import (
     AssistantDelta,
     AssistantMessage,
     Event,
+    GoalChecked,
     InboxSplice,
     LetterTaken,
     PluginFault,
@@ -157,5 +158,7 @@ def derived_from(event: Event) -> Derived:
                 status=event.state,
                 due_at=event.resume_at_us,
             )
+        case GoalChecked():
+            return Derived(position=int(event.met), name=shown(event.check), status="met" if event.met else "missing")
         case _:
             return Derived()

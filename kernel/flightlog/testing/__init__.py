@@ -32,6 +32,7 @@ from flightlog_hookspecs import (
     FileBlock,
     Finish,
     FinishReason,
+    GoalCheck,
     Head,
     Hook,
     Message,
@@ -179,6 +180,7 @@ class Bundle:
     subagents: Iterable[Subagent] = ()
     parameters: Iterable[Parameter] = ()
     prices: Iterable[Price] = ()
+    goal_checks: Iterable[GoalCheck] = ()
     redactions: Iterable[Redaction] = ()
     services: Iterable[Service] = ()
 
@@ -223,6 +225,12 @@ class Bundle:
         """Register the prices."""
         for price in self.prices:
             register(price)
+
+    @hookimpl
+    def register_goal_checks(self, register: Callable[[GoalCheck], None]) -> None:
+        """Register the goal checks."""
+        for check in self.goal_checks:
+            register(check)
 
     @hookimpl
     def register_redactions(self, register: Callable[[Redaction], None]) -> None:

@@ -122,10 +122,11 @@ GROUP BY k.name, r.turn, a.currency;  -- by the name: so a question about one se
 
 -- view: tasks
 -- One row a task, which is named like its session: where it stands, since when and why. `goal` is what is to be reached now, `goal_met` what the goal check
--- said last (1, 0, or NULL where none was asked). `recoveries` counts how often it was taken up from a dead worker.
+-- has found last (1, 0, or NULL where none was asked about this goal). `recoveries` counts how often it was taken up from a dead worker.
 -- `due_at` is when it begins or goes on by itself.
 CREATE VIEW tasks AS
-SELECT k.name AS session, s.role AS class, coalesce(t.status, 'pending') AS state, t.name AS cause, t.text AS message, t.position AS goal_met,
+SELECT k.name AS session, s.role AS class, coalesce(t.status, 'pending') AS state, t.name AS cause, t.text AS message,
+       CASE WHEN a.id IS NULL OR a.seq < g.seq THEN g.position END AS goal_met,
        coalesce(a.text, s.text) AS goal, s.name AS model, s.status AS agent,
        (SELECT count(*) FROM events e WHERE e.session = s.session AND e.kind = 'step/end') AS step_count, s.attempt AS max_steps,
        (SELECT count(*) FROM events e WHERE e.session = s.session AND e.kind = 'task/state' AND e.status = 'recovering') AS recoveries,
@@ -133,6 +134,7 @@ SELECT k.name AS session, s.role AS class, coalesce(t.status, 'pending') AS stat
 FROM events s JOIN session_keys k USING(session)
 LEFT JOIN events t ON t.id = (SELECT id FROM events WHERE session = s.session AND kind = 'task/state' ORDER BY seq DESC LIMIT 1)
 LEFT JOIN events a ON a.id = (SELECT id FROM events WHERE session = s.session AND kind = 'task/amended' ORDER BY seq DESC LIMIT 1)
+LEFT JOIN events g ON g.id = (SELECT id FROM events WHERE session = s.session AND kind = 'goal/checked' ORDER BY seq DESC LIMIT 1)
 WHERE s.kind = 'task/submitted';
 
 -- view: timeline
