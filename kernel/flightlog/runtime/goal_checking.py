@@ -55,9 +55,8 @@ class GoalChecks:
         except Failed as failed:
             return self._failed(name, plugin, str(failed))
         if not isinstance(answer, Met) and not (isinstance(answer, Missing) and _said(answer)):
-            return self._failed(
-                name, plugin, f"returned {answer!r:.200}, neither Met() nor Missing() with what is missing"
-            )
+            wrong = f"returned {_shown(answer)}, which is neither Met() nor Missing() with what is missing"
+            return self._failed(name, plugin, wrong)
         missing = self._redacting.text(answer.what) if isinstance(answer, Missing) else ""
         found = GoalChecked(
             check=name,
@@ -87,6 +86,13 @@ def aim(state: State) -> tuple[str, str] | None:
 
 def _said(answer: Missing) -> bool:
     return isinstance(answer.what, str) and answer.what.strip() != ""
+
+
+def _shown(answer: object) -> str:
+    try:
+        return f"{answer!r:.200}"
+    except Exception:  # it is a plugin's, and so is its repr
+        return "something whose repr fails"
 
 
 def _paused(why: str, *faults: PluginFault) -> Wish:
