@@ -13,7 +13,18 @@ from typing import ClassVar, Final
 
 from attrs import field, frozen
 
-from flightlog_hookspecs import Effect, Redaction, Tool, ToolContext, ToolOutput, hookimpl
+from flightlog_hookspecs import (
+    Effect,
+    GoalCheck,
+    GoalView,
+    Met,
+    Missing,
+    Redaction,
+    Tool,
+    ToolContext,
+    ToolOutput,
+    hookimpl,
+)
 from flightlog_hookspecs.errors import ToolError, UsageError
 from flightlog_plugins.secrets import register_values, secrets_among
 from flightlog_plugins.shell.running import END_LIMIT_S, run
@@ -39,7 +50,9 @@ _FAILING: Final = re.compile(
 
 @frozen(kw_only=True)
 class TestSuite:
-    """A plugin with one tool, `run_tests`. `command` is run in the workspace; what the model names is added to it.
+    """A plugin with one tool, `run_tests`, and the goal check `command`, met when the tests pass.
+
+    Its `command` is run in the workspace; what the model names is added to it.
 
     `effect` is what running the tests again would do: only the host can know that it is "idempotent".
     Values of `env` whose names look like those of secrets are redacted wherever they turn up.
@@ -68,9 +81,19 @@ class TestSuite:
         for name in only:  # behind an @ stands a file of options
             if not name or name.startswith(("-", "@", "/")) or ".." in name.split("/"):
                 raise ToolError(f"{name!r} is not the name of tests inside the workspace")
+        passed, said = await self._ran(context.workspace, only)
+        return ToolOutput(content=said, is_error=not passed)
+
+    async def check(self, view: GoalView) -> Met | Missing:
+        """The goal check `command`: whether all tests of the workspace pass."""
+        passed, said = await self._ran(view.workspace)
+        return Met() if passed else Missing(said)
+
+    async def _ran(self, folder: str, only: tuple[str, ...] = ()) -> tuple[bool, str]:
+        """Whether the tests pass, and how they ended, in words."""
         ended = await run(
             (*self.command, *only),
-            folder=context.workspace,
+            folder=folder,
             env=scrubbed(self.pass_env, self.env),
             limit_s=self.limit_s,
             output_max_bytes=OUTPUT_MAX_BYTES,
@@ -86,12 +109,17 @@ class TestSuite:
             ]
         tail = ended.output[-TAIL_MAX_CHARS:]
         lines += ["The end of the output:" if len(tail) < len(ended.output) else "The output:", tail]
-        return ToolOutput(content="\n".join(lines), is_error=ended.code != 0)
+        return ended.code == 0, "\n".join(lines)
 
     @hookimpl
     def register_tools(self, register: Callable[[Tool], None]) -> None:
         """Offer the tool."""
         register(Tool(body=self.run_tests, effect=self.effect, timeout_s=self.limit_s + 2 * END_LIMIT_S))
+
+    @hookimpl
+    def register_goal_checks(self, register: Callable[[GoalCheck], None]) -> None:
+        """Offer the check."""
+        register(GoalCheck(name="command", body=self.check, limit_s=self.limit_s + 2 * END_LIMIT_S))
 
     @hookimpl
     def register_redactions(self, register: Callable[[Redaction], None]) -> None:

@@ -36,10 +36,9 @@ class GoalChecks:
     async def ask(self, session: str, task: Task, text: str, messages: Sequence[Message]) -> Wish:
         """What becomes of a turn of `task` whose model has stopped with the words `text`."""
         name = task.submitted.goal_check
-        try:
-            registered = self._registry.goal_check_of(name)
-        except UsageError as error:
-            return _paused(self._redacting.text(str(error)))
+        registered = self._registry.goal_checks.get(name)
+        if registered is None:
+            return _paused(self.missing(task))
         check, plugin = registered.item, registered.plugin
         view = GoalView(
             task=session,
@@ -67,6 +66,14 @@ class GoalChecks:
         )
         told = text_blocks(f"You have stopped, but the goal is not reached yet. {missing}")
         return Wish(events=(found,), more=() if found.met else (("", told),))
+
+    def missing(self, task: Task) -> str:
+        """Why the goal check of `task` cannot be asked now; "" when it can."""
+        try:
+            self._registry.goal_check_of(task.submitted.goal_check)
+        except UsageError as error:
+            return self._redacting.text(str(error))
+        return ""
 
     def _failed(self, check: str, plugin: Loaded, error: str) -> Wish:
         error = self._redacting.text(error)

@@ -14,6 +14,8 @@ from flightlog.core.task import Task
 from flightlog.core.task_flow import LATE, Action, Await, Drive, End, Rest, Since, Write, flow, handed_over
 from flightlog.runtime.closing import close_turn
 from flightlog.runtime.error_groups import described, leaves, unwrapped
+from flightlog.runtime.goal_checking import CAUSE as GOAL_CHECK
+from flightlog.runtime.goal_checking import is_checked
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.session import Session
 from flightlog_hookspecs.errors import StoreError
@@ -22,7 +24,15 @@ from flightlog_hookspecs.events import Event, TaskState, TurnEnd
 Stage = Callable[["TaskRun"], Awaitable[None]]
 """What happens each time before the session is driven. It may append, and register things in the session's scope."""
 
-STAGES: Final[Sequence[Stage]] = ()
+
+async def _goal_check_offered(run: TaskRun) -> None:
+    """Pause a task before anything is spent on it, when nobody could say in the end whether it is done."""
+    task = run.journal.state.task
+    if task and is_checked(run.journal.state) and (missing := run.session.around.goal_checks.missing(task)):
+        await run.journal.append(TaskState(state="paused", cause=GOAL_CHECK, message=missing), barrier=True)
+
+
+STAGES: Final[Sequence[Stage]] = (_goal_check_offered,)
 
 
 class TaskRun:

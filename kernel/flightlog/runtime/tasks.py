@@ -69,9 +69,10 @@ class Tasks:
         """Enter a task for the next worker; returns its id, durably. Needs no worker and no ownership.
 
         `model` is "adapter:model", None the offline "scripted:echo"; the model reads `goal` and `parameters` as its
-        first message. It does not begin before `due` and ends at `deadline`: times with a zone. Under a `key`, or an
-        `id`, that was used before for the same wish it is that earlier task; for another wish it raises `UsageError`,
-        as for all that cannot be, and then nothing was entered.
+        first message. `goal_check` names the registered check that alone decides whether it is done, "" stands for
+        none. It does not begin before `due` and ends at `deadline`: times with a zone. Under a `key`, or an `id`, that
+        was used before for the same wish it is that earlier task; for another wish it raises `UsageError`, as for all
+        that cannot be, and then nothing was entered.
         """
         submitted = TaskSubmitted(
             goal=checked_goal(goal),
@@ -91,6 +92,8 @@ class Tasks:
         if submitted.due_us and submitted.deadline_us and submitted.due_us >= submitted.deadline_us:
             raise UsageError("the deadline comes before the task is due")
         self._registry.adapter_of(submitted.model)
+        if submitted.goal_check:
+            self._registry.goal_check_of(submitted.goal_check)
         name = self._name(key, id)
         if not await self._entered(name, submitted):
             self._check_same(name, submitted)
