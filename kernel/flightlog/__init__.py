@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from flightlog import aio, errors, events, sync
     from flightlog.api import Kernel, open_kernel, open_log
     from flightlog.core.limits import Limits
+    from flightlog.core.report import TaskReport
     from flightlog.runtime.approvals import Question
     from flightlog.runtime.clock import Clock
     from flightlog.runtime.inbox import Accepted
@@ -54,6 +55,7 @@ __all__ = [
     "SessionReader",
     "SessionSummary",
     "Spending",
+    "TaskReport",
     "TaskSummary",
     "Tasks",
     "Turn",
@@ -91,6 +93,7 @@ _HOME = {
     "SessionReader": "flightlog.runtime.reader",
     "SessionSummary": "flightlog.runtime.reader",
     "Spending": "flightlog.runtime.reader",
+    "TaskReport": "flightlog.core.report",
     "TaskSummary": "flightlog.runtime.task_summary",
     "Tasks": "flightlog.runtime.tasks",
     "Turn": "flightlog.runtime.session",

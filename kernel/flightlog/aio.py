@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, Self, TypeVar
 from flightlog import api
 from flightlog.bridge import AsyncFollowing, TrioThread
 from flightlog.core.limits import LIVE_PAGE_ROWS, QUERY_MAX_ROWS, QUERY_MAX_S, Limits
+from flightlog.core.report import TaskReport
 from flightlog.runtime import mailbox as trio_mailbox
 from flightlog.runtime import reader as trio_reader
 from flightlog.runtime import registration as trio_registration
@@ -331,6 +332,10 @@ class Tasks:
     async def show(self, id: str) -> TaskSummary:
         """Task `id` as it stands."""
         return await self._thread.arun(self._tasks.show, id)
+
+    async def report(self, id: str) -> TaskReport:
+        """What became of task `id`."""
+        return await self._thread.arun(self._tasks.report, id)
 
     async def pause(self, id: str, by: str = "user", *, now: bool = False, key: str | None = None) -> Posted:
         """Let it rest until it is resumed."""

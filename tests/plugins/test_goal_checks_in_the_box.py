@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from flightlog import TaskSummary
+from flightlog.cli.app import flightlog
 from flightlog.errors import UsageError
 from flightlog.testing import FakeModel, words
 from flightlog_hookspecs.events import GoalChecked, RequestSent
@@ -80,3 +82,20 @@ async def test_a_task_that_repeats_itself_fails_and_says_why(tmp_path: Path) -> 
     task = await worked(tmp_path, model, goal_checks, goal_check="answer_matches", parameters={"output_schema": SCHEMA})
     assert (task.state, task.cause, task.goal_met) == ("failed", "no_progress", False)
     assert task.message == "3 steps in a row brought nothing new: the same words without a call"
+
+
+async def test_a_report_says_what_became_of_a_task_in_words_and_for_programs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = FakeModel([words("Done.") for _ in range(9)])
+    await worked(tmp_path, model, goal_checks, goal_check="answer_matches", parameters={"output_schema": SCHEMA})
+    async with opened(tmp_path / "s.db", model) as kernel:
+        found = await kernel.tasks.report("t")
+        with pytest.raises(UsageError, match="no task 'u'"):
+            await kernel.tasks.report("u")
+    assert (found.at.state, len(found.steps), len(found.checks)) == ("failed", 4, 4)
+    for options in ([], ["--json"]):
+        flightlog.main(["task", "report", "t", "--db", str(tmp_path / "s.db"), *options], standalone_mode=False)
+    text, form = capsys.readouterr().out.rsplit("\n", 2)[:2]
+    assert "no_progress: 3 steps in a row brought nothing new: the same words without a call" in text
+    assert json.loads(form)["turns"][0]["reason"] == "no_progress"

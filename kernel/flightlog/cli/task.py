@@ -22,6 +22,7 @@ from flightlog.cli.moments import MomentType
 from flightlog.cli.options import db_option, json_option, log_to_read, log_to_write
 from flightlog.cli.output import Output
 from flightlog.cli.task_letters import amend, answer, answers_of, cancel, parameters_of, pause, resume, steer
+from flightlog.cli.task_report import report
 from flightlog.cli.task_styles import STYLES
 from flightlog.cli.terminal_text import moment, one_line, visible
 from flightlog_hookspecs.events import TaskClass, TaskStateName
@@ -158,7 +159,7 @@ def wait(name: str, db: str | None, as_json: bool) -> int:
     return FINE if summary.state == "completed" else FAILED
 
 
-for command in (pause, resume, cancel, steer, amend, answer):
+for command in (report, pause, resume, cancel, steer, amend, answer):
     task.add_command(command)
 
 

@@ -11,11 +11,13 @@ from typing import Any, Final, Literal, get_args
 import trio
 from attrs import evolve
 
+from flightlog.core.report import TaskReport, report_of
 from flightlog.runtime.arriving import checked_name
 from flightlog.runtime.clock import Clock, Strides
 from flightlog.runtime.inbox import checked_key
 from flightlog.runtime.letters import POLL_S
 from flightlog.runtime.mailbox import Mailbox, Posted, checked_goal, checked_parameters
+from flightlog.runtime.reader import SessionReader, apart
 from flightlog.runtime.recovery import entered
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.task_summary import TaskSummary, event_at, summaries, summary, whole_number
@@ -106,6 +108,16 @@ class Tasks:
     async def show(self, id: str) -> TaskSummary:
         """Task `id` as it stands. Raises `UsageError` when there is none."""
         return summary(self._store, id)
+
+    async def report(self, id: str) -> TaskReport:
+        """What became of task `id`, step by step, also of a failed one. Raises `UsageError` when there is none.
+
+        Reads its whole log in a thread, each row checked; the task may go on meanwhile.
+        """
+        await self.show(id)
+        key = self._store.key_of(id)
+        assert key is not None, "its task was found"
+        return await apart(SessionReader(self._store, id, key, self._registry), _reported)
 
     async def pause(self, id: str, by: str = "user", *, now: bool = False, key: str | None = None) -> Posted:
         """Let it rest until it is resumed. See `Mailbox.pause`. Raises `UsageError` once it has ended."""
@@ -204,6 +216,10 @@ class Tasks:
             raise UsageError(f"there is a session {name!r} in {self._store.path} already, and it is no task's")
         if evolve(there, agent="") != evolve(wanted, agent=""):
             raise UsageError(f"task {name!r} was submitted before with another goal or other limits")
+
+
+def _reported(reader: SessionReader) -> TaskReport:
+    return report_of(reader.records())
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
