@@ -14,6 +14,7 @@ from attrs import NOTHING, Factory, fields, has
 from flightlog_hookspecs import (
     adapters,
     content,
+    goals,
     hooks,
     parameters,
     prices,
@@ -45,6 +46,10 @@ REGISTERED = (
     subagents.Children,
     subagents.ChildEnd,
     subagents.ChildState,
+    goals.GoalCheck,
+    goals.GoalView,
+    goals.Met,
+    goals.Missing,
     prices.Price,
     services.Service,
     services.Scope,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from difflib import SequenceMatcher
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,12 +11,22 @@ from attrs import evolve
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from flightlog.core.fold import fold
 from flightlog.core.limits import ALIKE_MAX_CHARS
 from flightlog.core.progress import alike, gist, repeats
-from flightlog.core.state import Call, Step
-from flightlog_hookspecs.content import FileBlock, text_blocks
-from flightlog_hookspecs.events import AssistantMessage, ToolCall
+from flightlog.core.state import EMPTY, Call, Step
+from flightlog_hookspecs.content import FileBlock, ToolCallBlock, text_blocks
+from flightlog_hookspecs.events import (
+    ApprovalAsked,
+    AssistantMessage,
+    Record,
+    StepEnd,
+    ToolCall,
+    ToolResult,
+    UserMessage,
+)
 from flightlog_hookspecs.tools import Effect, Outcome
+from support.legal_logs import LegalLog, legal_logs
 
 STATUS = "build 17 of the main branch: running"
 
@@ -140,3 +151,37 @@ def test_a_step_that_brings_nothing_new_repeats_the_one_before(before: Any, afte
 @pytest.mark.parametrize(("before", "after"), [pytest.param(*case[1:], id=case[0]) for case in NEW])
 def test_a_step_that_brings_something_new_repeats_nothing(before: Any, after: Any) -> None:
     assert not repeats(before, after)
+
+
+def rebuilt(records: list[Record]) -> list[tuple[int | None, Step]]:
+    """The closed steps of a log with their turns, made of their records one by one and not by folding."""
+    steps: list[tuple[int | None, Step]] = []
+    for end in (record for record in records if isinstance(record.event, StepEnd)):
+        own = [r.event for r in records if (r.turn, r.step) == (end.turn, end.step) and r.seq < end.seq]
+        message = next((event for event in own if isinstance(event, AssistantMessage)), None)
+        blocks = [block for block in message.content if isinstance(block, ToolCallBlock)] if message else []
+        calls = []
+        for position, block in enumerate(blocks):
+            starts = [e for e in own if isinstance(e, ToolCall) and e.position == position]
+            asked = [e.arguments for e in own if isinstance(e, ApprovalAsked) and e.position == position]
+            (result,) = [e for e in own if isinstance(e, ToolResult) and e.position == position]
+            arguments = starts[-1].arguments if starts else (asked[-1:] or [""])[0] or block.arguments
+            call = called(gist(result.content), arguments, name=block.name, outcome=result.outcome)
+            calls.append(evolve(call, started=starts[-1] if starts else None))
+        told = [e for e in own if isinstance(e, UserMessage) and e.source not in ("context", "kernel")]
+        gists = tuple(gist(e.content) for e in told)
+        steps.append((end.turn, Step(number=1, message=message, calls=tuple(calls), told=gists)))
+    return steps
+
+
+@given(legal_logs())
+def test_how_often_a_log_says_the_same_follows_from_its_rows_alone(log: LegalLog) -> None:
+    turn, state = 0, EMPTY
+    for record in log.records:
+        state = fold(state, record.event, record.seq, record.epoch)
+        turn = record.turn or turn
+    steps = [step for its_turn, step in rebuilt(list(log.records)) if its_turn == state.turn]
+    alike_steps = min(1, len(steps))
+    for before, step in pairwise(steps):
+        alike_steps = alike_steps + 1 if repeats(before, step) else 1
+    assert state.alike == alike_steps
