@@ -46,10 +46,10 @@ def mark(context: ToolContext) -> None:
 
 @tool(effect="write")
 async def note(context: ToolContext) -> str:
-    """Leave a mark."""
+    """Leave a mark. What it says is new each time, so that a task may go on with it."""
     mark(context)
     await trio.sleep(0.005)
-    return "noted"
+    return f"noted {context.step}"
 
 
 @tool(effect="write")
