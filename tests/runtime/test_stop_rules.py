@@ -193,3 +193,20 @@ def test_whatever_a_model_does_the_loop_ends_for_the_right_reason(
             assert (turn.reason, session._journal.state.steps) == expected(script, max_steps)
 
     trio.run(main, subfolder(tmp_path_factory.getbasetemp()) / "s.db")
+
+
+async def test_a_message_that_comes_in_the_last_repetition_keeps_the_task_from_ending(tmp_path: Path) -> None:
+    number = count(1)
+
+    async def look() -> str:
+        if next(number) == 3:
+            await session.steer("Look up.")
+        return "blue"
+
+    model = FakeModel([*(calls(("look", {})) for _ in range(3)), words("It is up there.")])
+    seen = Tool(body=look, description="Look.", effect="read")
+    async with task_of(tmp_path / "s.db", model, seen) as session:
+        turn = await session.run()
+    assert turn is not None
+    assert (turn.number, turn.reason, turn.text) == (1, "completed", "It is up there.")
+    assert [message.source for message in events_of(tmp_path / "s.db", UserMessage)] == ["user", "kernel", "user"]
