@@ -21,7 +21,19 @@ from flightlog_hookspecs.tools import Effect, Mode, Outcome
 Slot = Literal["next_turn", "next_step"]
 Source = Literal["user", "plugin", "context", "resync", "subagent", "timer", "kernel"]
 SpliceCause = Literal["accepted", "claimed", "withdrawn", "edited", "cancelled"]
-Verb = Literal["followup", "steer", "inject", "approve", "answer", "cancel", "pause", "resume", "amend"]
+Verb = Literal[
+    "followup",
+    "steer",
+    "inject",
+    "approve",
+    "answer",
+    "cancel",
+    "pause",
+    "resume",
+    "amend",
+    "set_timer",
+    "cancel_timer",
+]
 LetterOutcome = Literal["obeyed", "repeated", "refused"]
 TurnEndReason = Literal[
     "completed",
@@ -503,6 +515,48 @@ class SubagentSettled:
 
 
 @frozen(kw_only=True)
+class TimerSet:
+    """A message is to enter the inbox at `due_us` (Unix microseconds), and then again every `every_us` microseconds.
+
+    One that repeats ends when it has fired `times` times and when its next run would come after `until_us`; None for no
+    such bound. `timer` names it, once in a session; `by` says who wanted it.
+    """
+
+    kind: ClassVar[Literal["timer/set"]] = "timer/set"
+    timer: str
+    due_us: int
+    content: tuple[Block, ...]
+    every_us: int | None = None
+    until_us: int | None = None
+    times: int | None = None
+    by: str = ""
+
+
+@frozen(kw_only=True)
+class TimerFired:
+    """The timer's message enters the inbox, in the same append, for the run that was due at `due_us`.
+
+    Further `missed` runs had come due by then: they are done with, too. `next_us` is when it fires again, None when it
+    never does.
+    """
+
+    kind: ClassVar[Literal["timer/fired"]] = "timer/fired"
+    timer: str
+    due_us: int
+    missed: int = 0
+    next_us: int | None = None
+
+
+@frozen(kw_only=True)
+class TimerCancelled:
+    """The timer does not fire any more. What it fired before stays in the inbox."""
+
+    kind: ClassVar[Literal["timer/cancelled"]] = "timer/cancelled"
+    timer: str
+    by: str = ""
+
+
+@frozen(kw_only=True)
 class TaskSubmitted:
     """The session is a task's, whose id is the session's name: always row 2, and durable before anybody owns it.
 
@@ -629,6 +683,9 @@ Event = (
     | LetterTaken
     | SubagentSpawned
     | SubagentSettled
+    | TimerSet
+    | TimerFired
+    | TimerCancelled
     | TaskSubmitted
     | TaskAmended
     | TaskState

@@ -41,6 +41,9 @@ from flightlog_hookspecs.events import (
     TaskAmended,
     TaskState,
     TaskSubmitted,
+    TimerCancelled,
+    TimerFired,
+    TimerSet,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -146,6 +149,11 @@ RUNS = TaskState(state="running")
 DONE = TaskState(state="completed")
 CHECKED = GoalChecked(check="seen", met=True, plugin="p", plugin_version="1")
 OF_TASK: Log = (CREATED, SUBMITTED, OPENED)
+SET = TimerSet(timer="t", due_us=5, content=text_blocks("up"))
+REPEATS = evolve(SET, every_us=1_000_000)
+FIRED = TimerFired(timer="t", due_us=5)
+FIRED_ON = evolve(FIRED, missed=1, next_us=2_000_005)
+STOPPED = TimerCancelled(timer="t")
 FAULT = PluginFault(plugin="p", hook="h", error="broken")
 
 CASES: dict[str, list[Case]] = {
@@ -402,6 +410,37 @@ CASES: dict[str, list[Case]] = {
         (DOUBTED, evolve(NOTHING, remember=True)),
     ],
     "result-told": [(CALLING, evolve(UNSTARTED, told_by=told_by)) for told_by in ("reconcile", "person", "done_row")],
+    "timer-set": [
+        ((*REST, SET), SET),
+        ((*REST, SET, FIRED), SET),
+        ((*REST, SET, STOPPED), REPEATS),
+        *(
+            (REST, evolve(SET, **wrong))
+            for wrong in ({"timer": ""}, {"timer": "\0"}, {"due_us": -1}, {"due_us": 2**60})
+        ),
+        *((REST, evolve(REPEATS, **wrong)) for wrong in ({"every_us": 999_999}, {"times": 0}, {"until_us": 4})),
+        *((REST, evolve(SET, **wrong)) for wrong in ({"times": 1}, {"until_us": 9})),
+    ],
+    "timer-open": [
+        (REST, FIRED),
+        (REST, STOPPED),
+        ((*REST, SET, FIRED), FIRED),
+        ((*REST, SET, FIRED), STOPPED),
+        ((*REST, SET, STOPPED), FIRED),
+        ((*REST, REPEATS, FIRED_ON, STOPPED), STOPPED),
+    ],
+    "timer-due": [
+        ((*REST, SET), evolve(FIRED, due_us=4)),
+        ((*REST, SET), evolve(FIRED, missed=1)),
+        ((*REST, SET), FIRED_ON),
+        ((*REST, REPEATS), FIRED),
+        ((*REST, REPEATS, FIRED_ON), FIRED_ON),
+        ((*REST, REPEATS), evolve(FIRED_ON, missed=-1, next_us=5)),
+        ((*REST, REPEATS), evolve(FIRED_ON, next_us=2_000_006)),
+        ((*REST, evolve(REPEATS, times=1)), FIRED_ON),
+        ((*REST, evolve(REPEATS, until_us=2_000_004)), FIRED_ON),
+        ((*REST, evolve(REPEATS, until_us=2_000_004)), evolve(FIRED_ON, missed=2, next_us=None)),
+    ],
     "result-call": [
         (CALLING, RESULT),
         (STARTED, UNSTARTED),
@@ -467,6 +506,9 @@ PLACES: dict[type, tuple[Log, Event]] = {
     LetterTaken: (QUESTIONED, TAKEN),
     SubagentSpawned: (STARTED, TASK),
     SubagentSettled: ((*STARTED, TASK, RESULT), CAME),
+    TimerSet: (STARTED, SET),
+    TimerFired: ((*REST, REPEATS), FIRED_ON),
+    TimerCancelled: ((*STARTED, SET), STOPPED),
     TaskSubmitted: ((CREATED,), SUBMITTED),
     TaskAmended: (OF_TASK, AMENDED),
     TaskState: (OF_TASK, RUNS),

@@ -36,6 +36,9 @@ from flightlog_hookspecs.events import (
     TaskAmended,
     TaskState,
     TaskSubmitted,
+    TimerCancelled,
+    TimerFired,
+    TimerSet,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -212,6 +215,8 @@ TWICE: dict[str, str | None] = {
     "letter/taken": "letter-once",
     "subagent/spawned": "spawned-by-call",
     "subagent/settled": "settled-once",
+    "timer/set": "timer-set",
+    "timer/cancelled": "timer-open",
     "task/submitted": "task-submitted",
     "task/amended": None,
     "goal/checked": None,
@@ -235,6 +240,8 @@ def test_an_event_written_twice_is_refused(log: LegalLog) -> None:
                 rules = {"call-resumed"}
             case ApprovalDecided():
                 rules = {"decided-asked" if record.event.decision == "cancelled" else None}
+            case TimerFired():
+                rules = {"timer-due" if record.event.next_us else "timer-open"}
             case TaskState(state=state_name):
                 rules = {None if state_name in FOLLOWING[state_name] else "task-state"}
             case _:
@@ -302,6 +309,12 @@ def traces(state: State, lost: Record, rest: Sequence[Record]) -> set[str]:
         case SubagentSettled(child=child):
             again = any(isinstance(r.event, SubagentSpawned) and r.event.child == child for r in rest)
             return {"spawned-twice"} if again else set()
+        case TimerSet(timer=timer):
+            needed = any(isinstance(r.event, (TimerFired, TimerCancelled)) and r.event.timer == timer for r in rest)
+            return {"timer-open"} if needed else set()
+        case TimerFired(timer=timer):
+            again = any(isinstance(r.event, TimerFired) and r.event.timer == timer for r in rest)
+            return {"timer-due"} if again else set()
         case TaskSubmitted():
             needed = any(isinstance(r.event, (TaskAmended, TaskState, GoalChecked)) for r in rest)
             return {"task-missing"} if needed else set()

@@ -7,7 +7,7 @@ from hashlib import sha256
 from itertools import pairwise
 
 from flightlog.store.codec import FORMAT, Encoded, decode, encode
-from flightlog_hookspecs.content import FileBlock, TextBlock, ThinkingBlock, ToolCallBlock
+from flightlog_hookspecs.content import FileBlock, TextBlock, ThinkingBlock, ToolCallBlock, text_blocks
 from flightlog_hookspecs.events import (
     ApprovalAsked,
     ApprovalDecided,
@@ -40,6 +40,9 @@ from flightlog_hookspecs.events import (
     TaskAmended,
     TaskState,
     TaskSubmitted,
+    TimerCancelled,
+    TimerFired,
+    TimerSet,
     ToolCall,
     ToolResult,
     ToolSpec,
@@ -152,6 +155,11 @@ EVENTS: tuple[Event, ...] = (
         plugin_version="1",
         key='{"at": "sky"}',
     ),
+    TimerSet(
+        timer="timer-1", due_us=3, content=text_blocks("up"), every_us=2_000_000, until_us=9_000_000, times=4, by="ada"
+    ),
+    TimerFired(timer="timer-1", due_us=3, missed=1, next_us=4_000_003),
+    TimerCancelled(timer="timer-1", by="ada"),
 )
 GOLDEN = (
     ('{"uid":"0123456789abcdef0123456789abcdef","title":"Ünïcode"}', "c6532fcb80064de3"),
@@ -231,6 +239,12 @@ GOLDEN = (
         '{"position":0,"call_id":"c1","name":"look","invocation_id":"0123456789abcdef0123456789abcdef.1.1.0","message_seq":9,"mode":"parallel","effect":"read","plugin":"p","plugin_version":"1","key":"{\\"at\\": \\"sky\\"}"}',
         "f5715ef7cf77901c",
     ),
+    (
+        '{"timer":"timer-1","due_us":3,"content":[{"type":"text","chars":2}],"every_us":2000000,"until_us":9000000,"times":4,"by":"ada"}',
+        "013904a2b0849f92",
+    ),
+    ('{"timer":"timer-1","due_us":3,"missed":1,"next_us":4000003}', "e9f06f5052139582"),
+    ('{"timer":"timer-1","by":"ada"}', "5ef6f87c54fc5bfe"),
 )
 """Of each row its data and the beginning of its digest."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import evolve
 
-from flightlog_hookspecs.content import TextBlock, ThinkingBlock, ToolCallBlock
+from flightlog_hookspecs.content import TextBlock, ThinkingBlock, ToolCallBlock, text_blocks
 from flightlog_hookspecs.events import (
     ApprovalAsked,
     ApprovalDecided,
@@ -29,6 +29,9 @@ from flightlog_hookspecs.events import (
     TaskAmended,
     TaskState,
     TaskSubmitted,
+    TimerCancelled,
+    TimerFired,
+    TimerSet,
     TokenPrice,
     ToolCall,
     ToolResult,
@@ -145,6 +148,9 @@ TASK_RECORDS = _records(
     GoalChecked(check="seen", met=False, missing="the sun \0", plugin="p", plugin_version="1"),
     TaskAmended(goal="look at the sun", by="ada"),
     GoalChecked(check="seen", met=True, plugin="p", plugin_version="1"),
+    TimerSet(timer="t 1", due_us=1_700_000_000_000_003, content=text_blocks("up\0"), every_us=2_000_000, by="ada"),
+    TimerFired(timer="t 1", due_us=1_700_000_000_000_003, missed=2, next_us=1_700_000_006_000_003),
+    TimerCancelled(timer="t 1", by="\0"),
     TurnEnd(reason="paused"),
     TaskState(state="paused", cause="person", message="by \0", goal_met=False, resume_at_us=1_700_000_000_000_002),
 )

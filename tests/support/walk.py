@@ -15,6 +15,7 @@ from flightlog.core.history import EncodedRequest, History
 from flightlog.core.invariants import check
 from flightlog.core.state import EMPTY, Call, State
 from flightlog.core.task import ENDED, FOLLOWING
+from flightlog.core.timer import firing, missed_by
 from flightlog.testing import FakeModel
 from flightlog_hookspecs.content import Block, TextBlock, ThinkingBlock, ToolCallBlock
 from flightlog_hookspecs.events import (
@@ -49,6 +50,8 @@ from flightlog_hookspecs.events import (
     TaskAmended,
     TaskState,
     TaskSubmitted,
+    TimerCancelled,
+    TimerSet,
     TokenPrice,
     ToolCall,
     ToolResult,
@@ -189,6 +192,10 @@ class Walk:
             yield from (self._move_task, self._move_task, self._amend)
             if state.turn_open and state.step is None:
                 yield self._check_goal
+        if self._random.random() < 0.2:
+            yield self._set_timer
+        if state.timers:
+            yield from (self._fire, self._fire, self._cancel_timer)
         if self._random.random() < 0.1:
             yield from (self._fault, *([self._decide] if state.questions else []))
         if state.next_turn or state.next_step:
@@ -288,6 +295,34 @@ class Walk:
 
     def _amend(self) -> tuple[Event, ...]:
         return (TaskAmended(goal=self._drawn(_words), by=self._drawn(_brief)),)
+
+    def _set_timer(self) -> tuple[Event, ...]:
+        every_us = self._drawn(st.none() | st.sampled_from([1_000_000, 86_400_000_000]))
+        bounds: dict[str, Any] = {}
+        if every_us and self._drawn(st.booleans()):
+            bounds = {
+                "times": self._drawn(st.integers(1, 3)),
+                "until_us": START_US + 10 ** self._drawn(st.integers(9, 13)),
+            }
+        return (
+            TimerSet(
+                timer=f"timer {len(self.records)}",
+                due_us=START_US + self._drawn(st.integers(0, 10**9)),
+                content=(self._drawn(_given_blocks),),
+                every_us=every_us,
+                by=self._drawn(_brief),
+                **bounds,
+            ),
+        )
+
+    def _fire(self) -> tuple[Event, ...]:
+        timer = self.state.timers[self._drawn(st.sampled_from(sorted(self.state.timers)))]
+        missed = self._drawn(st.integers(0, min(3, missed_by(timer, timer.due_us + 10**8))))
+        return (firing(timer, missed), *self._accept())
+
+    def _cancel_timer(self) -> tuple[Event, ...]:
+        timer = self._drawn(st.sampled_from(sorted(self.state.timers)))
+        return (TimerCancelled(timer=timer, by=self._drawn(_brief)),)
 
     def _edit(self) -> tuple[Event, ...]:
         slot, start, message_id = self._waiting()

@@ -16,6 +16,7 @@ from flightlog.core.context import told
 from flightlog.core.doubt import after_result
 from flightlog.core.progress import gist, repeats, told_in
 from flightlog.core.state import NO_COUNTS, Call, Pending, State, Step, changed
+from flightlog.core.timer import Timer, fired
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.events import (
     ApprovalAsked,
@@ -43,6 +44,9 @@ from flightlog_hookspecs.events import (
     TaskAmended,
     TaskState,
     TaskSubmitted,
+    TimerCancelled,
+    TimerFired,
+    TimerSet,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -251,6 +255,25 @@ def _settled(state: State, event: SubagentSettled, seq: int, epoch: int) -> Stat
     return changed(state, unsettled=tuple(child for child in state.unsettled if child != event.child))
 
 
+def _timer_set(state: State, event: TimerSet, seq: int, epoch: int) -> State:
+    names = state.timer_names.with_item(event.timer)
+    return changed(_with_timer(state, event.timer, Timer(set=event, due_us=event.due_us)), timer_names=names)
+
+
+def _timer_fired(state: State, event: TimerFired, seq: int, epoch: int) -> State:
+    return _with_timer(state, event.timer, fired(state.timers[event.timer], event))
+
+
+def _timer_cancelled(state: State, event: TimerCancelled, seq: int, epoch: int) -> State:
+    return _with_timer(state, event.timer, None)
+
+
+def _with_timer(state: State, name: str, timer: Timer | None) -> State:
+    """`state` with this timer still to fire, or none of this name."""
+    timers = {**state.timers, name: timer}
+    return changed(state, timers=MappingProxyType({key: timer for key, timer in timers.items() if timer}))
+
+
 def _submitted(state: State, event: TaskSubmitted, seq: int, epoch: int) -> State:
     return changed(state, task=tasks.submitted(event))
 
@@ -318,6 +341,9 @@ _APPLY: dict[type, Callable[[State, Any, int, int], State]] = {
     LetterTaken: _letter_taken,
     SubagentSpawned: _spawned,
     SubagentSettled: _settled,
+    TimerSet: _timer_set,
+    TimerFired: _timer_fired,
+    TimerCancelled: _timer_cancelled,
     TaskSubmitted: _submitted,
     TaskAmended: _amended,
     TaskState: _task_state,

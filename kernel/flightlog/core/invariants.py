@@ -14,6 +14,7 @@ from flightlog.core.context import fits, spans_fit
 from flightlog.core.fold import asked_about, placed
 from flightlog.core.state import Call, State, Step
 from flightlog.core.task import ENDED, FOLLOWING, Task
+from flightlog.core.timer import TIME_MAX_US, Timer, firing, missed_by, misset
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.events import (
     ApprovalAsked,
@@ -43,6 +44,9 @@ from flightlog_hookspecs.events import (
     TaskAmended,
     TaskState,
     TaskSubmitted,
+    TimerCancelled,
+    TimerFired,
+    TimerSet,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -79,6 +83,9 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         "spawned-depth": "a child stands one level below its parent",
         "spawned-twice": "a child is given a task once that before is settled, and only one in the background another",
         "settled-once": "subagent/settled names a task of a child that is not settled yet",
+        "timer-set": "a timer is set once under its name, within the bounds of time",
+        "timer-open": "timer/fired and timer/cancelled name a timer that is still to fire",
+        "timer-due": "a timer fires for the run that is due, and next at a later one of its own; no clock has a say",
         "task-submitted": "task/submitted is the second event and stands before any owner",
         "task-missing": "task events stand in the session of a task",
         "task-state": "a task goes from one state only to those that may follow it, and from an ended one to none",
@@ -235,6 +242,25 @@ def _settled(state: State, event: SubagentSettled) -> None:
     open_task = state.children[event.child].invocation_id if event.child in state.unsettled else None
     if open_task != event.invocation_id:
         raise Illegal("settled-once", f"child {event.child!r} has no open task {event.invocation_id!r}")
+
+
+def _timer_set(state: State, event: TimerSet) -> None:
+    if event.timer in state.timer_names:
+        raise Illegal("timer-set", f"timer {event.timer!r} was set before")
+    if wrong := misset(event):
+        raise Illegal("timer-set", wrong)
+
+
+def _open_timer(state: State, event: TimerFired | TimerCancelled) -> Timer:
+    if event.timer not in state.timers:
+        raise Illegal("timer-open", f"timer {event.timer!r} is not still to fire")
+    return state.timers[event.timer]
+
+
+def _timer_fired(state: State, event: TimerFired) -> None:
+    timer = _open_timer(state, event)
+    if not 0 <= event.missed <= missed_by(timer, TIME_MAX_US) or event != firing(timer, event.missed):
+        raise Illegal("timer-due", f"timer {event.timer!r} is due at {timer.due_us}")
 
 
 def _submitted(state: State, event: TaskSubmitted) -> None:
@@ -434,6 +460,9 @@ _CHECKS: dict[type, Callable[[State, Any], object]] = {
     LetterTaken: _letter_taken,
     SubagentSpawned: _spawned,
     SubagentSettled: _settled,
+    TimerSet: _timer_set,
+    TimerFired: _timer_fired,
+    TimerCancelled: _open_timer,
     TaskSubmitted: _submitted,
     TaskAmended: _amended,
     TaskState: _task_state,

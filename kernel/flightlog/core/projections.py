@@ -43,6 +43,9 @@ from flightlog_hookspecs.events import (
     TaskAmended,
     TaskState,
     TaskSubmitted,
+    TimerCancelled,
+    TimerFired,
+    TimerSet,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -247,6 +250,24 @@ def usage(records: Records) -> list[Row]:
     ]
 
 
+def timers(records: Records) -> list[Row]:
+    """(session, timer, state, due_at, every_us, runs, missed, fired_at, set_at, set_by, text)."""
+    firings: dict[Row, list[tuple[Record, TimerFired]]] = {}
+    for record, fired in _of(records, TimerFired):
+        firings.setdefault((record.session, _name(fired)), []).append((record, fired))
+    cancelled = {(record.session, _name(event)) for record, event in _of(records, TimerCancelled)}
+    rows: list[Row] = []
+    for record, timer in _of(records, TimerSet):
+        key = (record.session, _name(timer))
+        runs = firings.get(key, [])
+        due_us = None if key in cancelled else runs[-1][1].next_us if runs else timer.due_us
+        state = "cancelled" if key in cancelled else "fired" if due_us is None else "open"
+        missed, fired_us = sum(fired.missed for _, fired in runs), runs[-1][0].at_us if runs else None
+        shown = (record.at_us, _status(timer), _shown(timer))
+        rows.append((*key, state, due_us, timer.every_us, len(runs), missed, fired_us, *shown))
+    return rows
+
+
 def tasks(records: Records) -> list[Row]:
     """(session, class, state, cause, message, goal_met, goal, model, agent, step_count, max_steps, recoveries, ...).
 
@@ -307,6 +328,7 @@ TWINS: Final[Mapping[str, Callable[[Records], list[Row]]]] = MappingProxyType(
             approvals,
             plugin_errors,
             usage,
+            timers,
             tasks,
             timeline,
         )
@@ -339,6 +361,8 @@ def _words(event: Event) -> str | None:
             return displayed(event.text)
         case InboxSplice():
             return None if event.content is None else displayed(text_of(event.content))
+        case TimerSet():
+            return displayed(text_of(event.content))
         case ToolCall():
             return displayed(event.arguments) or None
         case RequestFailed() | TurnEnd():
@@ -395,6 +419,8 @@ def _name(event: Event) -> str | None:
             return event.verb
         case SubagentSpawned() | SubagentSettled():
             return displayed(event.child)
+        case TimerSet() | TimerFired() | TimerCancelled():
+            return displayed(event.timer)
         case TaskSubmitted():
             return displayed(event.model)
         case TaskAmended():
@@ -443,6 +469,8 @@ def _status(event: Event) -> str | None:
             return event.outcome
         case SubagentSpawned():
             return displayed(event.subagent)
+        case TimerSet() | TimerCancelled():
+            return displayed(event.by) or None
         case SubagentSettled():
             return event.reason
         case TaskSubmitted():

@@ -11,6 +11,7 @@ from attrs import frozen
 from flightlog.core.doubt import NO_DOUBTS, Signature, signature
 from flightlog.core.growing_set import GrowingSet
 from flightlog.core.task import Task
+from flightlog.core.timer import Timer
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.events import (
     ApprovalAsked,
@@ -36,6 +37,7 @@ NO_IDS: Final[GrowingSet[str]] = GrowingSet()
 NO_DECISIONS: Final[Mapping[str, Decision]] = MappingProxyType({})
 NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
 NO_CONTEXT: Final[Mapping[str, str]] = MappingProxyType({})
+NO_TIMERS: Final[Mapping[str, Timer]] = MappingProxyType({})
 NO_CHILDREN: Final[Mapping[str, SubagentSpawned]] = MappingProxyType({})
 AttemptPhase = Literal["none", "open", "failed", "answered"]
 
@@ -144,7 +146,8 @@ class State:
     with the row of its result; `repair` is the id of the last repair;
     `depth` and `tools` are those of `session/created`, `parent` is the uid of the parent there; `children` holds the
     newest task of each child ever, `unsettled` the names of those of whose task nothing has come yet, and `assigned`
-    the invocation ids of all tasks; `task` is what the session is for, None when it is no task's.
+    the invocation ids of all tasks; `timers` are those still to fire, in the order in which they were set, and
+    `timer_names` the names of all ever set; `task` is what the session is for, None when it is no task's.
     """
 
     uid: str = ""
@@ -176,6 +179,8 @@ class State:
     children: Mapping[str, SubagentSpawned] = NO_CHILDREN
     unsettled: tuple[str, ...] = ()
     assigned: GrowingSet[str] = NO_IDS
+    timers: Mapping[str, Timer] = NO_TIMERS
+    timer_names: GrowingSet[str] = NO_IDS
     task: Task | None = None
     header: RequestHeader | None = None
     header_seq: int = 0

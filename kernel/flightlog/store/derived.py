@@ -31,6 +31,9 @@ from flightlog_hookspecs.events import (
     TaskAmended,
     TaskState,
     TaskSubmitted,
+    TimerCancelled,
+    TimerFired,
+    TimerSet,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -141,6 +144,14 @@ def derived_from(event: Event) -> Derived:
             )
         case SubagentSettled():
             return Derived(message_id=shown(event.invocation_id), name=shown(event.child), status=event.reason)
+        case TimerSet():
+            return Derived(
+                name=shown(event.timer), status=shown(event.by) or None, duration_us=event.every_us, due_at=event.due_us
+            )
+        case TimerFired():
+            return Derived(position=event.missed, name=shown(event.timer), due_at=event.next_us)
+        case TimerCancelled():
+            return Derived(name=shown(event.timer), status=shown(event.by) or None)
         case TaskSubmitted():
             return Derived(
                 attempt=event.max_steps,

@@ -120,6 +120,22 @@ LEFT JOIN events a ON a.session = r.session AND a.turn = r.turn AND a.step = r.s
 WHERE r.kind = 'request/sent' AND r.turn > coalesce(c.position, 0)  -- there: the turn that a fork was made at
 GROUP BY k.name, r.turn, a.currency;  -- by the name: so a question about one session reads that session only
 
+-- view: timers
+-- Every timer that was set. `state` is open, fired (for the last time) or cancelled; an open one is due next at `due_at`
+-- and repeats every `every_us`, if that is set. It has fired `runs` times, last at `fired_at`, and `missed` more runs had
+-- come due by then. `text` holds the words of its message.
+CREATE VIEW timers AS
+SELECT k.name AS session, s.name AS timer,
+       CASE WHEN c.id IS NOT NULL THEN 'cancelled' WHEN f.id IS NOT NULL AND f.due_at IS NULL THEN 'fired' ELSE 'open' END AS state,
+       CASE WHEN c.id IS NOT NULL THEN NULL WHEN f.id IS NOT NULL THEN f.due_at ELSE s.due_at END AS due_at, s.duration_us AS every_us,
+       (SELECT count(*) FROM events e WHERE e.session = s.session AND e.kind = 'timer/fired' AND e.name = s.name) AS runs,
+       (SELECT coalesce(sum(position), 0) FROM events e WHERE e.session = s.session AND e.kind = 'timer/fired' AND e.name = s.name) AS missed,
+       f.at AS fired_at, s.at AS set_at, s.status AS set_by, s.text
+FROM events s JOIN session_keys k USING(session)
+LEFT JOIN events f ON f.id = (SELECT id FROM events WHERE session = s.session AND kind = 'timer/fired' AND name = s.name ORDER BY seq DESC LIMIT 1)
+LEFT JOIN events c ON c.id = (SELECT id FROM events WHERE session = s.session AND kind = 'timer/cancelled' AND name = s.name LIMIT 1)
+WHERE s.kind = 'timer/set';
+
 -- view: tasks
 -- One row a task, which is named like its session: where it stands, since when and why. `goal` is what is to be reached now, `goal_met` what the goal check
 -- has found last (1, 0, or NULL where none was asked about this goal). `recoveries` counts how often it was taken up from a dead worker.
