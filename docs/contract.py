@@ -24,6 +24,7 @@ from flightlog_hookspecs import (
     specs,
     stream,
     subagents,
+    timers,
     tools,
 )
 from flightlog_hookspecs.events import Record
@@ -50,6 +51,8 @@ REGISTERED = (
     goals.GoalView,
     goals.Met,
     goals.Missing,
+    timers.Timers,
+    timers.OpenTimer,
     prices.Price,
     services.Service,
     services.Scope,

@@ -56,6 +56,7 @@ from flightlog_hookspecs.stream import (
     Usage,
 )
 from flightlog_hookspecs.subagents import ChildEnd, Children, ChildState, Subagent
+from flightlog_hookspecs.timers import OpenTimer, Timers
 from flightlog_hookspecs.tools import (
     Done,
     Effect,
@@ -112,6 +113,7 @@ __all__ = [
     "Missing",
     "Mode",
     "NotDone",
+    "OpenTimer",
     "Outcome",
     "Parameter",
     "Point",
@@ -133,6 +135,7 @@ __all__ = [
     "TextDelta",
     "ThinkingBlock",
     "ThinkingDelta",
+    "Timers",
     "Tool",
     "ToolCallBlock",
     "ToolCallDelta",

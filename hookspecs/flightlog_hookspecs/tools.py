@@ -9,6 +9,7 @@ from attrs import Factory, field, frozen
 
 from flightlog_hookspecs.content import Block, text_blocks
 from flightlog_hookspecs.subagents import Children
+from flightlog_hookspecs.timers import Timers
 
 Mode = Literal["parallel", "exclusive"]
 Effect = Literal["read", "idempotent", "write", "external"]
@@ -42,6 +43,8 @@ class ToolContext:
     """Absolute paths (the log and its companions) that no tool may touch."""
     children: Children | None = field(default=None, eq=False, repr=False)
     """How the call may start child sessions; only async bodies on the kernel's own thread have it."""
+    timers: Timers | None = field(default=None, eq=False, repr=False)
+    """How the call may have the session woken later; only async bodies on the kernel's own thread have it."""
 
 
 @frozen(kw_only=True)

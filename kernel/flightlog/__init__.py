@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from flightlog.store.query import QueryResult
     from flightlog.store.repairing import RepairReport
     from flightlog.version import __version__
-    from flightlog_hookspecs import hookimpl, tool
+    from flightlog_hookspecs import OpenTimer, hookimpl, tool
 
 __all__ = [
     "Accepted",
@@ -44,6 +44,7 @@ __all__ = [
     "Limits",
     "LogReader",
     "Mailbox",
+    "OpenTimer",
     "Posted",
     "PurgeReport",
     "QueryResult",
@@ -82,6 +83,7 @@ _HOME = {
     "Limits": "flightlog.core.limits",
     "PurgeReport": "flightlog.store.purging",
     "QueryResult": "flightlog.store.query",
+    "OpenTimer": "flightlog_hookspecs",
     "LogReader": "flightlog.runtime.reader",
     "Mailbox": "flightlog.runtime.mailbox",
     "Posted": "flightlog.runtime.mailbox",

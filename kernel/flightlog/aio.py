@@ -44,6 +44,7 @@ from flightlog.runtime.worker import OnProblem, ignored
 from flightlog.store.query import Parameter, QueryResult
 from flightlog_hookspecs.content import Block, FileBlock
 from flightlog_hookspecs.events import Message, Record, TaskClass, TaskStateName, Told
+from flightlog_hookspecs.timers import OpenTimer
 
 T = TypeVar("T")
 
@@ -117,6 +118,37 @@ class Session:
     async def withdraw(self, message_id: str) -> None:
         """Take back a message that still waits."""
         return await self._thread.arun(self._session.withdraw, message_id)
+
+    async def wake_at(self, when: datetime, content: str | tuple[Block, ...], *, key: str | None = None) -> str:
+        """Set a timer: from `when` on, the message is one for the next turn. Returns the timer's name."""
+        return await self._thread.arun(lambda: self._session.wake_at(when, content, key=key))
+
+    async def wake_after(self, after_s: float, content: str | tuple[Block, ...], *, key: str | None = None) -> str:
+        """As `wake_at`, `after_s` seconds from now."""
+        return await self._thread.arun(lambda: self._session.wake_after(after_s, content, key=key))
+
+    async def wake_every(
+        self,
+        every_s: float,
+        content: str | tuple[Block, ...],
+        *,
+        first: datetime | None = None,
+        until: datetime | None = None,
+        times: int | None = None,
+        key: str | None = None,
+    ) -> str:
+        """As `wake_at`, every `every_s` seconds."""
+        return await self._thread.arun(
+            lambda: self._session.wake_every(every_s, content, first=first, until=until, times=times, key=key)
+        )
+
+    async def cancel_timer(self, name: str, by: str = "user") -> bool:
+        """Let the timer not fire any more. False when it was not to anyway."""
+        return await self._thread.arun(lambda: self._session.cancel_timer(name, by))
+
+    async def timers(self) -> tuple[OpenTimer, ...]:
+        """The timers that are still to fire."""
+        return await self._thread.acall(self._session.timers)
 
     async def run(self, *, wait: bool = True, children: bool = False) -> Turn | None:
         """Drive until idle; returns the last turn, None when there was nothing to do."""
@@ -278,6 +310,38 @@ class Mailbox:
     ) -> Posted:
         """Change what the task is to reach."""
         return await self._thread.arun(lambda: self._mailbox.amend(goal=goal, parameters=parameters, by=by, key=key))
+
+    async def wake_at(
+        self, when: datetime, content: str | tuple[Block, ...], *, by: str = "user", key: str | None = None
+    ) -> Posted:
+        """As `Session.wake_at`."""
+        return await self._thread.arun(lambda: self._mailbox.wake_at(when, content, by=by, key=key))
+
+    async def wake_after(
+        self, after_s: float, content: str | tuple[Block, ...], *, by: str = "user", key: str | None = None
+    ) -> Posted:
+        """As `Session.wake_after`."""
+        return await self._thread.arun(lambda: self._mailbox.wake_after(after_s, content, by=by, key=key))
+
+    async def wake_every(
+        self,
+        every_s: float,
+        content: str | tuple[Block, ...],
+        *,
+        first: datetime | None = None,
+        until: datetime | None = None,
+        times: int | None = None,
+        by: str = "user",
+        key: str | None = None,
+    ) -> Posted:
+        """As `Session.wake_every`."""
+        return await self._thread.arun(
+            lambda: self._mailbox.wake_every(every_s, content, first=first, until=until, times=times, by=by, key=key)
+        )
+
+    async def cancel_timer(self, name: str, by: str = "user", *, key: str | None = None) -> Posted:
+        """As `Session.cancel_timer`."""
+        return await self._thread.arun(lambda: self._mailbox.cancel_timer(name, by, key=key))
 
     async def waiting(self) -> int:
         """How many letters the session's owner, or its next one, has still to take."""

@@ -39,6 +39,7 @@ from flightlog.runtime.session import Session
 from flightlog.runtime.surroundings import Surroundings
 from flightlog.runtime.task_run import STAGES, TaskRun
 from flightlog.runtime.tasks import DEFAULT_MODEL, Tasks
+from flightlog.runtime.waking import Timers
 from flightlog.runtime.worker import OnProblem, Workers, ignored
 from flightlog.store.backup import back_up
 from flightlog.store.log_file import protected_paths
@@ -226,6 +227,7 @@ class Kernel:
             ),
             approvals=Approvals(journal, has_approver=approver),
             children=Children(journal, house),
+            timers=Timers(journal, limits),
             threads=self._threads,
             workspace=self._workspace,
             protected=protected_paths(self._store.path),

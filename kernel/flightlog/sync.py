@@ -43,6 +43,7 @@ from flightlog.runtime.worker import OnProblem, ignored
 from flightlog.store.query import Parameter, QueryResult
 from flightlog_hookspecs.content import Block, FileBlock
 from flightlog_hookspecs.events import Message, Record, TaskClass, TaskStateName, Told
+from flightlog_hookspecs.timers import OpenTimer
 
 T = TypeVar("T")
 
@@ -116,6 +117,37 @@ class Session:
     def withdraw(self, message_id: str) -> None:
         """Take back a message that still waits."""
         return self._thread.run(self._session.withdraw, message_id)
+
+    def wake_at(self, when: datetime, content: str | tuple[Block, ...], *, key: str | None = None) -> str:
+        """Set a timer: from `when` on, the message is one for the next turn. Returns the timer's name."""
+        return self._thread.run(lambda: self._session.wake_at(when, content, key=key))
+
+    def wake_after(self, after_s: float, content: str | tuple[Block, ...], *, key: str | None = None) -> str:
+        """As `wake_at`, `after_s` seconds from now."""
+        return self._thread.run(lambda: self._session.wake_after(after_s, content, key=key))
+
+    def wake_every(
+        self,
+        every_s: float,
+        content: str | tuple[Block, ...],
+        *,
+        first: datetime | None = None,
+        until: datetime | None = None,
+        times: int | None = None,
+        key: str | None = None,
+    ) -> str:
+        """As `wake_at`, every `every_s` seconds."""
+        return self._thread.run(
+            lambda: self._session.wake_every(every_s, content, first=first, until=until, times=times, key=key)
+        )
+
+    def cancel_timer(self, name: str, by: str = "user") -> bool:
+        """Let the timer not fire any more. False when it was not to anyway."""
+        return self._thread.run(lambda: self._session.cancel_timer(name, by))
+
+    def timers(self) -> tuple[OpenTimer, ...]:
+        """The timers that are still to fire."""
+        return self._thread.call(self._session.timers)
 
     def run(self, *, wait: bool = True, children: bool = False) -> Turn | None:
         """Drive until idle; returns the last turn, None when there was nothing to do."""
@@ -271,6 +303,38 @@ class Mailbox:
     ) -> Posted:
         """Change what the task is to reach."""
         return self._thread.run(lambda: self._mailbox.amend(goal=goal, parameters=parameters, by=by, key=key))
+
+    def wake_at(
+        self, when: datetime, content: str | tuple[Block, ...], *, by: str = "user", key: str | None = None
+    ) -> Posted:
+        """As `Session.wake_at`."""
+        return self._thread.run(lambda: self._mailbox.wake_at(when, content, by=by, key=key))
+
+    def wake_after(
+        self, after_s: float, content: str | tuple[Block, ...], *, by: str = "user", key: str | None = None
+    ) -> Posted:
+        """As `Session.wake_after`."""
+        return self._thread.run(lambda: self._mailbox.wake_after(after_s, content, by=by, key=key))
+
+    def wake_every(
+        self,
+        every_s: float,
+        content: str | tuple[Block, ...],
+        *,
+        first: datetime | None = None,
+        until: datetime | None = None,
+        times: int | None = None,
+        by: str = "user",
+        key: str | None = None,
+    ) -> Posted:
+        """As `Session.wake_every`."""
+        return self._thread.run(
+            lambda: self._mailbox.wake_every(every_s, content, first=first, until=until, times=times, by=by, key=key)
+        )
+
+    def cancel_timer(self, name: str, by: str = "user", *, key: str | None = None) -> Posted:
+        """As `Session.cancel_timer`."""
+        return self._thread.run(lambda: self._mailbox.cancel_timer(name, by, key=key))
 
     def waiting(self) -> int:
         """How many letters the session's owner, or its next one, has still to take."""

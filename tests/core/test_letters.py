@@ -9,6 +9,7 @@ from flightlog.core import inbox
 from flightlog.core.fold import fold, placed
 from flightlog.core.invariants import check
 from flightlog.core.letters import Amend, Answer, Body, Letter, Pause, Resume, Stop, Words, taking
+from flightlog.core.limits import Limits
 from flightlog.core.state import EMPTY, State
 from flightlog.core.task_flow import GOAL_ID, goal
 from flightlog_hookspecs.content import ToolCallBlock, text_blocks
@@ -65,7 +66,7 @@ def letter(verb: Verb, body: Body, key: str | None = None) -> Letter:
 
 def outcome_of(state: State, taken: Letter, earlier: InboxSplice | None = None) -> tuple[list[Event], str, str]:
     """The events before letter/taken, its outcome and its reason; all of them legal."""
-    *events, last = taking(state, taken, earlier)
+    *events, last = taking(state, taken, earlier, Limits())
     after(*events, last, state=state, seq=100)
     assert isinstance(last, LetterTaken)
     assert (last.letter_id, last.verb) == (taken.uid, taken.verb)

@@ -11,12 +11,17 @@
 | an answer| there was no such question                  |                                      | refused  |
 | cancel   | a turn is open                              | the queue leaves, unless it is kept  | obeyed   |
 | cancel   | idle, and messages wait that are not kept   | the queue leaves                     | obeyed   |
-| cancel   | idle otherwise, in a task's session         | task/state cancelled                 | obeyed   |
+| cancel   | idle otherwise, in a task's session         | its timers, task/state cancelled     | obeyed   |
 | cancel   | idle otherwise                              |                                      | refused  |
 | pause    | its task has not ended and is not paused    | task/state paused                    | obeyed   |
 | resume   | its task is paused                          | task/state pending                   | obeyed   |
 | amend    | its task has not ended                      | task/amended, the model is told      | obeyed   |
 | pause, resume, amend | otherwise                       |                                      | refused  |
+| set_timer| none of its name was set before             | timer/set                            | obeyed   |
+| set_timer| it was set before                           |                                      | repeated |
+| set_timer| there are too many, or it can be none       |                                      | refused  |
+| cancel_timer | it is still to fire                     | timer/cancelled                      | obeyed   |
+| cancel_timer | otherwise                               |                                      | refused  |
 
 A message to a task whose goal was not delivered yet has the goal enter the inbox first.
 """
@@ -31,9 +36,12 @@ from attrs import frozen
 
 from flightlog.core import inbox, task_flow
 from flightlog.core.fold import after, asked_about
+from flightlog.core.limits import Limits
 from flightlog.core.questions import objection
 from flightlog.core.state import State
 from flightlog.core.task import PAUSED_BY_PERSON, Task
+from flightlog.core.timer import keyed_name, timer_name
+from flightlog.core.waking import Wake, cancel_all, refusal, wanted
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import (
@@ -43,6 +51,7 @@ from flightlog_hookspecs.events import (
     LetterTaken,
     TaskAmended,
     TaskState,
+    TimerCancelled,
     Told,
     Verb,
 )
@@ -125,7 +134,15 @@ class Amend:
     parameters: str | None = None
 
 
-Body = Words | Answer | Report | Stop | Pause | Resume | Amend
+@frozen(kw_only=True)
+class CancelTimer:
+    """The wish that a timer does not fire any more."""
+
+    timer: str
+    by: str
+
+
+Body = Words | Answer | Report | Stop | Pause | Resume | Amend | Wake | CancelTimer
 BODIES: Final[Mapping[Verb, type[Body]]] = MappingProxyType(
     {
         "followup": Words,
@@ -137,27 +154,35 @@ BODIES: Final[Mapping[Verb, type[Body]]] = MappingProxyType(
         "pause": Pause,
         "resume": Resume,
         "amend": Amend,
+        "set_timer": Wake,
+        "cancel_timer": CancelTimer,
     }
 )
 
 
 @frozen(kw_only=True)
 class Letter:
-    """A letter as its owner reads it. `number` is its place among all letters of the file."""
+    """A letter as its owner reads it, posted at `at_us`. `number` is its place among all letters of the file."""
 
     number: int
     uid: str
     key: str | None
     verb: Verb
     body: Body
+    at_us: int = 0
 
     @property
     def message_id(self) -> str:
         """The id of the message it brings, known to its sender before anybody reads it."""
         return self.uid if self.key is None else inbox.keyed_id(self.key)
 
+    @property
+    def timer(self) -> str:
+        """The name of the timer it sets, known to its sender before anybody reads it."""
+        return timer_name(self.uid) if self.key is None else keyed_name(self.key)
 
-def taking(state: State, letter: Letter, earlier: InboxSplice | None) -> tuple[Event, ...]:
+
+def taking(state: State, letter: Letter, earlier: InboxSplice | None, limits: Limits) -> tuple[Event, ...]:
     """The events by which the owner takes `letter`, to be written as one append behind `state`.
 
     `earlier` is the splice that first accepted `letter.message_id`, None when none did.
@@ -179,13 +204,24 @@ def taking(state: State, letter: Letter, earlier: InboxSplice | None) -> tuple[E
         case Letter(body=Stop() as stop):
             dropped = () if stop.keep_queue else inbox.removed(state, inbox.waiting(state), "cancelled")
             if state.task and not state.task.ended and not state.turn_open:
-                return (*dropped, TaskState(state="cancelled", cause=stop.cause), _taken(letter))
+                timers = cancel_all(state, "task")
+                return (*dropped, *timers, TaskState(state="cancelled", cause=stop.cause), _taken(letter))
             idle = not state.turn_open and not dropped
             return (*dropped, _taken(letter, "nothing was running" if idle else ""))
         case Letter(body=Pause() | Resume() | Amend() as wish):
             if state.task is None:
                 return (_taken(letter, "this session is no task's"),)
             return _of_task(state, state.task, letter, wish)
+        case Letter(body=Wake() as wish):
+            if letter.timer in state.timer_names:
+                return (_repeated(letter),)
+            timer = wanted(wish, letter.timer, letter.at_us)
+            why_not = refusal(state, timer, limits.timers_open)
+            return (_taken(letter, why_not),) if why_not else (timer, _taken(letter))
+        case Letter(body=CancelTimer(timer=name, by=by)):
+            if name not in state.timers:
+                return (_taken(letter, f"timer {name!r} is not still to fire"),)
+            return (TimerCancelled(timer=name, by=by), _taken(letter))
         case _:
             raise AssertionError("the codec gives each verb its own body")
 

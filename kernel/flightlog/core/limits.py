@@ -120,6 +120,8 @@ class Limits:
     """A longer result is spilled to a blob; the model sees its beginning and end."""
     tool_output_max_bytes: int = _count(64 * 1024 * 1024)
     """A result larger than this is an error result and is not kept."""
+    timers_open: int = _count(32)
+    """How many timers of a session may be still to fire."""
     subagent_depth: int = field(default=3, validator=[validators.instance_of(int), validators.ge(0)])
     """How many levels of children there may be below a session without a parent."""
     subagents_at_once: int = _count(16)

@@ -81,7 +81,7 @@ def follow(state: State, seq: int, events: Sequence[Event], limits: Limits, *, s
     """`events`, to be written behind row `seq`, and all that follows from them without an effect.
 
     They go into the log as one append: fewer commits, and no crash can fall between them. With `stops`
-    the end of a turn follows, too: nobody is to be asked about it.
+    the end of a turn follows, too: nobody is to be asked about it. No turn follows another where timers may be due.
     """
     following: list[Event] = []
     while True:
@@ -89,6 +89,8 @@ def follow(state: State, seq: int, events: Sequence[Event], limits: Limits, *, s
             seq += 1
             state = fold(state, event, seq, state.epoch)
         following += events
+        if state.timers and events and isinstance(events[-1], TurnEnd):
+            return tuple(following)
         match plan(state, limits):
             case Append(events=events):
                 pass

@@ -34,6 +34,11 @@ def timer_name(origin: str) -> str:
     return f"timer-{sha256(origin.encode(errors='surrogatepass')).hexdigest()[:12]}"
 
 
+def keyed_name(key: str) -> str:
+    """The name of the timer that is set under idempotency key `key`: the same one whoever sets it, and when."""
+    return timer_name(f"key {key}")
+
+
 def misset(event: TimerSet) -> str:
     """Why there can be no such timer; "" when there can."""
     if not event.timer or not event.timer.isprintable():

@@ -22,6 +22,7 @@ from flightlog.runtime.tool_output import Rendered, failed, rendered, told
 from flightlog_hookspecs.events import About, ApprovalAsked, ApprovalDecided, Resumed, ToldBy
 from flightlog_hookspecs.hooks import Ask, Deny, ProposedCall
 from flightlog_hookspecs.subagents import Children
+from flightlog_hookspecs.timers import Timers
 from flightlog_hookspecs.tools import REPEATABLE, Done, Mode, NotDone, ToolContext, Unknown
 
 
@@ -109,7 +110,7 @@ class Clearing:
             remembered=_remembered(state, call.name),
         )
 
-    def context(self, call: Call, invocation_id: str, deadline: float, children: Children | None = None) -> ToolContext:
+    def context(self, call: Call, invocation_id: str, deadline: float) -> ToolContext:
         """What the call's body, or what stands beside it, is told of it."""
         state = self._journal.state
         return ToolContext(
@@ -122,7 +123,6 @@ class Clearing:
             deadline=deadline,
             workspace=self._around.workspace,
             protected=self._around.protected,
-            children=children,
         )
 
     async def _allowed(self, item: Runnable) -> Cleared:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable
@@ -23,7 +24,20 @@ class Clock:
     monotonic_us: Callable[[], int] = lambda: time.monotonic_ns() // 1000
     new_id: Callable[[], str] = lambda: secrets.token_hex(16)
 
+    async def until(self, due_us: int | None, unless: trio.Event) -> None:
+        """Return once the wall clock shows `due_us` or later, or once `unless` is set; None is never.
 
+        It is looked at every second, for it may be put forward, or the machine may sleep.
+        """
+        if due_us is None:
+            await unless.wait()
+            return
+        strides = Strides(_WALL_LOOK_S)
+        while not unless.is_set() and (left_us := due_us - self.now_us()) > 0:
+            await strides.pause(most_s=left_us / 1_000_000, unless=unless)
+
+
+_WALL_LOOK_S: Final = 1.0
 _STRIDE_MAX_S: Final = 10.0
 
 
@@ -37,11 +51,12 @@ class Strides:
     pause_s: float
     _stride_s: float = 0.0
 
-    async def pause(self) -> None:
-        """Wait for the next look."""
-        before_s = time.monotonic()
-        await trio.sleep(max(self._stride_s, self.pause_s))
-        jumped = time.monotonic() - before_s < self.pause_s / 2
+    async def pause(self, *, most_s: float = math.inf, unless: trio.Event | None = None) -> None:
+        """Wait for the next look: `most_s` seconds at most, and not once `unless` is set."""
+        before_s, stride_s = time.monotonic(), min(max(self._stride_s, self.pause_s), most_s)
+        with trio.move_on_after(stride_s) as over:
+            await (trio.Event() if unless is None else unless).wait()
+        jumped = over.cancelled_caught and time.monotonic() - before_s < stride_s / 2
         self._stride_s = min(max(self._stride_s, self.pause_s) * 2, _STRIDE_MAX_S) if jumped else 0.0
 
 

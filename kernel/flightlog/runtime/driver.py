@@ -151,6 +151,7 @@ class Driver:
     async def _loop(self) -> None:
         journal = self._journal
         while True:
+            await self._around.timers.fire()
             match plan(journal.state, self._around.limits):
                 case Idle():
                     return

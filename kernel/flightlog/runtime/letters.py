@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import trio
 
 from flightlog.core.letters import Answer, Letter, Pause, Report, Stop, Words, taking
+from flightlog.core.limits import Limits
 from flightlog.core.state import State
 from flightlog.core.task import PAUSED_BY_PERSON
 from flightlog.runtime.approvals import Approvals
@@ -34,11 +35,12 @@ POLL_S: Final = 0.02
 class Letterbox:
     """The letters to one owned session."""
 
-    def __init__(self, journal: Journal, inbox: Inbox, driver: Driver, approvals: Approvals) -> None:
+    def __init__(self, journal: Journal, inbox: Inbox, driver: Driver, approvals: Approvals, limits: Limits) -> None:
         self._journal = journal
         self._inbox = inbox
         self._driver = driver
         self._approvals = approvals
+        self._limits = limits
         self._taken = 0
 
     async def take(self) -> bool:
@@ -62,7 +64,7 @@ class Letterbox:
         if state.closed or letter.uid in state.letters:
             return ()
         earlier = self._inbox.first_splice(letter.message_id) if isinstance(letter.body, Words) else None
-        return taking(state, letter, earlier)
+        return taking(state, letter, earlier, self._limits)
 
     def _obey(self, letter: Letter, records: Sequence[Record]) -> None:
         """What the letter asks for beside the log."""

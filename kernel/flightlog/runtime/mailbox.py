@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import trio
@@ -10,9 +11,11 @@ from attrs import frozen
 
 from flightlog.core import canonical
 from flightlog.core.inbox import Way
-from flightlog.core.letters import Amend, Answer, Body, Pause, Report, Resume, Stop, Words
+from flightlog.core.letters import Amend, Answer, Body, CancelTimer, Pause, Report, Resume, Stop, Words
+from flightlog.core.waking import Wake
 from flightlog.runtime.clock import Clock
 from flightlog.runtime.inbox import checked_content, checked_key
+from flightlog.runtime.waking import wished
 from flightlog.runtime.write_lock import when_free
 from flightlog.store.codec import file_blobs
 from flightlog.store.letter_codec import LetterRow, decode_letter, encode_letter
@@ -26,11 +29,12 @@ from flightlog_hookspecs.events import Told, Verb
 class Posted:
     """A letter is durable. The session's `letter/taken` with this `letter_id` will say what came of it.
 
-    `message_id` is that of the message it brings; empty for an answer and a cancel.
+    `message_id` is that of the message it brings, `timer` the name of the timer it sets; empty where it does not.
     """
 
     letter_id: str
     message_id: str = ""
+    timer: str = ""
 
 
 class Mailbox:
@@ -117,6 +121,37 @@ class Mailbox:
         )
         return await self._post("amend", changed, key)
 
+    async def wake_at(
+        self, when: datetime, content: str | tuple[Block, ...], *, by: str = "user", key: str | None = None
+    ) -> Posted:
+        """As `Session.wake_at`. What is refused only by the session, such as one timer too many, its log tells."""
+        return await self._post("set_timer", wished(content, at=when, by=by), key)
+
+    async def wake_after(
+        self, after_s: float, content: str | tuple[Block, ...], *, by: str = "user", key: str | None = None
+    ) -> Posted:
+        """As `Session.wake_after`, counted from now: not from when the letter is taken."""
+        return await self._post("set_timer", wished(content, after_s=after_s, by=by), key)
+
+    async def wake_every(
+        self,
+        every_s: float,
+        content: str | tuple[Block, ...],
+        *,
+        first: datetime | None = None,
+        until: datetime | None = None,
+        times: int | None = None,
+        by: str = "user",
+        key: str | None = None,
+    ) -> Posted:
+        """As `Session.wake_every`, counted from now."""
+        wish = wished(content, at=first, every_s=every_s, until=until, times=times, by=by)
+        return await self._post("set_timer", wish, key)
+
+    async def cancel_timer(self, name: str, by: str = "user", *, key: str | None = None) -> Posted:
+        """As `Session.cancel_timer`."""
+        return await self._post("cancel_timer", CancelTimer(timer=name, by=by), key)
+
     async def waiting(self) -> int:
         """How many letters the session's owner, or its next one, has still to take."""
         found = self._store.key_of(self._session)
@@ -133,7 +168,11 @@ class Mailbox:
         if (there.verb, there.data) != (wanted.verb, wanted.data):
             raise UsageError(f"key {key!r} was used before for another letter to session {self._session!r}")
         letter = decode_letter(there)
-        return Posted(letter_id=letter.uid, message_id=letter.message_id if isinstance(body, Words) else "")
+        return Posted(
+            letter_id=letter.uid,
+            message_id=letter.message_id if isinstance(body, Words) else "",
+            timer=letter.timer if isinstance(body, Wake) else "",
+        )
 
     @trio.lowlevel.enable_ki_protection
     async def _posted(self, letter: LetterRow, files: Sequence[Blob]) -> LetterRow:

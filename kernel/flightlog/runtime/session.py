@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, get_args
 
 import trio
@@ -10,9 +11,11 @@ from attrs import frozen
 
 from flightlog.core.inbox import Way, wakes
 from flightlog.core.letters import Answer, Report
+from flightlog.core.timer import keyed_name, timer_name
+from flightlog.core.waking import Wake, next_due_us
 from flightlog.runtime.approvals import Question
 from flightlog.runtime.driver import Driver
-from flightlog.runtime.inbox import Accepted, Inbox
+from flightlog.runtime.inbox import Accepted, Inbox, checked_key
 from flightlog.runtime.journal import HeadToken, Journal
 from flightlog.runtime.letters import Letterbox
 from flightlog.runtime.observer import Observer
@@ -20,12 +23,14 @@ from flightlog.runtime.plugins import register
 from flightlog.runtime.registration import Registration
 from flightlog.runtime.subscription import Subscription
 from flightlog.runtime.surroundings import Surroundings
+from flightlog.runtime.waking import wished
 from flightlog.store.store import SessionKey
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.errors import Fenced, StoreError, StoreStopped, UsageError
 from flightlog_hookspecs.events import Told, TurnEnd, TurnEndReason
 from flightlog_hookspecs.json_answer import json_of
 from flightlog_hookspecs.stream import Usage
+from flightlog_hookspecs.timers import OpenTimer
 
 
 @frozen(kw_only=True)
@@ -71,8 +76,9 @@ class Session:
         self._children = around.children
         self._children.woken = self._look_up
         self._observer = Observer(journal, around)
+        self._timers = around.timers
         self._inbox = Inbox(journal)
-        self._letterbox = Letterbox(journal, self._inbox, driver, approvals)
+        self._letterbox = Letterbox(journal, self._inbox, driver, approvals, around.limits)
         self._running: trio.Event | None = None
         self._finished = False
         self._wake = trio.Event()
@@ -131,6 +137,47 @@ class Session:
         self._check_open()
         await self._inbox.withdraw(message_id)
 
+    async def wake_at(self, when: datetime, content: str | tuple[Block, ...], *, key: str | None = None) -> str:
+        """Set a timer: from `when` on (a time with a zone), the message is one for the next turn. Returns its name.
+
+        Durable when it returns; starts nothing by itself: whoever drives the session then, `run` or `serve`, lets it
+        fire. One that is past is due at once. Under a `key` that was used before, it changes nothing.
+        Raises `UsageError` when there can be no such timer, or too many are open: see `Limits.timers_open`.
+        """
+        return await self._set_timer(wished(content, at=when), key)
+
+    async def wake_after(self, after_s: float, content: str | tuple[Block, ...], *, key: str | None = None) -> str:
+        """As `wake_at`, `after_s` seconds from now."""
+        return await self._set_timer(wished(content, after_s=after_s), key)
+
+    async def wake_every(
+        self,
+        every_s: float,
+        content: str | tuple[Block, ...],
+        *,
+        first: datetime | None = None,
+        until: datetime | None = None,
+        times: int | None = None,
+        key: str | None = None,
+    ) -> str:
+        """As `wake_at`, every `every_s` seconds (1 at least) from `first` on, or else from one period after now on.
+
+        Runs that were missed, during a long turn or while nobody drove the session, are one in the end. It ends when it
+        has fired `times` times, or would next after `until`.
+        """
+        return await self._set_timer(wished(content, at=first, every_s=every_s, until=until, times=times), key)
+
+    async def cancel_timer(self, name: str, by: str = "user") -> bool:
+        """Let the timer not fire any more; durable when it returns. False when it was not to anyway."""
+        self._check_open()
+        cancelled = await self._timers.cancel(name, by)
+        self._wake.set()
+        return cancelled
+
+    def timers(self) -> tuple[OpenTimer, ...]:
+        """The timers that are still to fire, in the order in which they were set."""
+        return self._timers.open()
+
     async def run(self, *, wait: bool = True, children: bool = False) -> Turn | None:
         """Drive until idle; returns the last turn, None when there was nothing to do.
 
@@ -139,9 +186,9 @@ class Session:
 
         A turn whose calls wait for a person's answers goes on when they come; without `wait` it is left
         open, and returned with reason "paused". A second call joins the first, and waits as that one does or
-        longer. `cancel` makes it return the aborted turn and leave the rest of the queue. Cancelling the
-        caller closes the turn, then goes on. Raises `StoreError` when the log cannot be written (reopen to
-        resume) and `InvariantViolation` for a bug.
+        longer. Timers that have come due fire before each turn. `cancel` makes it return the aborted turn and
+        leave the rest of the queue. Cancelling the caller closes the turn, then goes on. Raises `StoreError` when
+        the log cannot be written (reopen to resume) and `InvariantViolation` for a bug.
         """
         ends = self._driver.ends
         turn = await self._run(wait=wait)
@@ -183,12 +230,12 @@ class Session:
         return self._turn() if self._journal.state.turn > before else None
 
     async def serve(self) -> None:
-        """Run whatever comes in, until cancelled."""
+        """Run whatever comes in, and whatever timers bring, until cancelled."""
         while True:
             self._wake = trio.Event()
             await self.run()
             if not wakes(self._journal.state):  # a cancelled turn leaves the queue behind it
-                await self._wake.wait()
+                await self._journal.clock.until(next_due_us(self._journal.state), self._wake)
 
     def cancel(self, cause: str = "user", *, now: bool = False, keep_queue: bool = True) -> bool:
         """End the running turn as aborted because of `cause`. False when idle, and then nothing happens.
@@ -319,6 +366,13 @@ class Session:
         self._journal.store.check_alive()
         if self._fenced:
             raise self._fenced
+
+    async def _set_timer(self, wish: Wake, key: str | None) -> str:
+        self._check_open()
+        name = timer_name(self._journal.clock.new_id()) if key is None else keyed_name(checked_key(key))
+        await self._timers.set(wish, name)
+        self._wake.set()
+        return name
 
     async def _accept(self, way: Way, content: str | tuple[Block, ...], key: str | None) -> Accepted:
         self._check_open()

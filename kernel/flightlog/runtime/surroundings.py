@@ -12,6 +12,7 @@ from flightlog.runtime.goal_checking import GoalChecks
 from flightlog.runtime.hooks import Hooks
 from flightlog.runtime.redacting import Redacting
 from flightlog.runtime.registry import Registry
+from flightlog.runtime.waking import Timers
 
 
 @frozen(kw_only=True)
@@ -28,6 +29,7 @@ class Surroundings:
     goal_checks: GoalChecks
     approvals: Approvals
     children: Children
+    timers: Timers
     threads: trio.CapacityLimiter = field(eq=False)
     workspace: str
     protected: tuple[str, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
@@ -21,6 +21,7 @@ from flightlog.runtime.reader import SessionReader, apart
 from flightlog.runtime.recovery import entered
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.task_summary import TaskSummary, event_at, summaries, summary, whole_number
+from flightlog.runtime.waking import time_us
 from flightlog.store.codec import Encoded, encode
 from flightlog.store.store import NewSession, Store
 from flightlog_hookspecs.errors import UsageError
@@ -85,8 +86,8 @@ class Tasks:
             goal_check=_text("goal_check", goal_check),
             max_steps=whole_number("max_steps", max_steps, at_least=1),
             max_recoveries=whole_number("max_recoveries", max_recoveries, at_least=0),
-            due_us=_time_us("due", due),
-            deadline_us=_time_us("deadline", deadline),
+            due_us=None if due is None else time_us("due", due),
+            deadline_us=None if deadline is None else time_us("deadline", deadline),
             agent=self._agent,
         )
         if task_class not in get_args(TaskClass):
@@ -220,18 +221,6 @@ class Tasks:
 
 def _reported(reader: SessionReader) -> TaskReport:
     return report_of(reader.records())
-
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def _time_us(what: str, time: object) -> int | None:
-    """`time` in Unix microseconds. Raises `UsageError` unless it says which moment it means."""
-    if time is None:
-        return None
-    if not isinstance(time, datetime) or time.tzinfo is None:
-        raise UsageError(f"{what} is a datetime with a time zone, such as datetime.now(UTC), not {time!r}")
-    return (time - _EPOCH) // timedelta(microseconds=1)
 
 
 def _text(what: str, text: object) -> str:

@@ -261,8 +261,9 @@ class ToolRunner:
         context = self._clearing.context(item.call, intent.invocation_id, scope.deadline)
         if not on_our_thread(item.prepared.tool):
             return await run_body(item.prepared, context, item.arguments, self._around.threads)
+        timers = self._around.timers.of_call(intent.invocation_id)
         async with self._around.children.of_call(intent.invocation_id, self._stopped) as children:
-            context = evolve(context, children=children)
+            context = evolve(context, children=children, timers=timers)
             return await run_body(item.prepared, context, item.arguments, self._around.threads)
 
     def stop(self, grace_s: float) -> None:

@@ -45,7 +45,7 @@ def decode_letter(row: LetterRow) -> Letter:
         body = structured_value(row.data, BODIES[verb])
     except Undecodable as error:
         raise LogCorrupt(row.session, None, "letter-shape", f"letter {row.uid!r}: {error.detail}") from error
-    return Letter(number=row.id, uid=row.uid, key=row.key, verb=verb, body=body)
+    return Letter(number=row.id, uid=row.uid, key=row.key, verb=verb, body=body, at_us=row.at)
 
 
 def checked_files(letter: Letter, session: str, blob: Callable[[bytes], bytes]) -> tuple[bytes, ...]:
