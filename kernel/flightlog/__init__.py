@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from flightlog.runtime.inbox import Accepted
     from flightlog.runtime.journal import HeadToken
     from flightlog.runtime.mailbox import Mailbox, Posted
-    from flightlog.runtime.reader import LogReader, SentRequest, SessionReader, SessionSummary, Spending
+    from flightlog.runtime.reader import LogReader, SentRequest, SessionReader, SessionSummary, Spending, TimerSummary
     from flightlog.runtime.registration import Registration
     from flightlog.runtime.session import Session, Turn
     from flightlog.runtime.task_summary import TaskSummary
@@ -59,6 +59,7 @@ __all__ = [
     "TaskReport",
     "TaskSummary",
     "Tasks",
+    "TimerSummary",
     "Turn",
     "__version__",
     "aio",
@@ -98,6 +99,7 @@ _HOME = {
     "TaskReport": "flightlog.core.report",
     "TaskSummary": "flightlog.runtime.task_summary",
     "Tasks": "flightlog.runtime.tasks",
+    "TimerSummary": "flightlog.runtime.reader",
     "Turn": "flightlog.runtime.session",
     "__version__": "flightlog.version",
     "hookimpl": "flightlog_hookspecs",

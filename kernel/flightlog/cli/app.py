@@ -26,6 +26,7 @@ from flightlog.cli.run import run as run_command
 from flightlog.cli.show import sessions, show
 from flightlog.cli.tail import tail
 from flightlog.cli.task import task
+from flightlog.cli.timers import timer
 from flightlog.cli.verify import verify
 from flightlog.cli.work import work
 
@@ -49,6 +50,7 @@ COMMANDS = (
     cancel,
     task,
     work,
+    timer,
     sessions,
     show,
     tail,

@@ -49,7 +49,7 @@ def send(
         send_as = {"followup": mailbox.followup, "steer": mailbox.steer, "inject": mailbox.inject}[way]
         return await send_as(message, key=key)
 
-    return _posted(db, session, post, f"{way} sent", as_json=as_json)
+    return posted(db, session, post, f"{way} sent", as_json=as_json)
 
 
 @click.command(short_help="Answer a question about a tool call, or list the open ones.")
@@ -99,7 +99,7 @@ def approve(
         return await mailbox.approve(seq, allow=not deny, by=by, reason=reason, remember=remember, key=key)
 
     said = "answer sent" if outcome else "denial sent" if deny else "approval sent"
-    return _posted(db, session, post, said, as_json=as_json)
+    return posted(db, session, post, said, as_json=as_json)
 
 
 @click.command(short_help="Cancel a session's running turn.")
@@ -118,7 +118,7 @@ def cancel(
     async def post(mailbox: Mailbox) -> Posted:
         return await mailbox.cancel(cause, now=now, keep_queue=not drop_queue, key=key)
 
-    return _posted(db, session, post, "cancel sent", as_json=as_json)
+    return posted(db, session, post, "cancel sent", as_json=as_json)
 
 
 def answers(about: About) -> str:
@@ -175,19 +175,23 @@ def _listed(session: str, path: str, *, as_json: bool) -> int:
     return FINE
 
 
-def _posted(
+def posted(
     db: str | None, session: str, post: Callable[[Mailbox], Awaitable[Posted]], said: str, *, as_json: bool
 ) -> int:
+    """Write a letter to `session`, and print that it was."""
     path = log_to_read(db)
 
     async def main() -> Posted:
         async with open_kernel(path, discover=False) as kernel:
             return await post(kernel.mailbox(session))
 
-    posted = trio.run(main)
+    letter = trio.run(main)
     output = Output(as_json=as_json)
     if as_json:
-        output.json({"session": session, "letter_id": posted.letter_id, "message_id": posted.message_id})
+        ids = {"letter_id": letter.letter_id, "message_id": letter.message_id}
+        output.json({"session": session, **ids, **({"timer": letter.timer} if letter.timer else {})})
+    elif letter.timer:
+        output.line((one_line(session), "bold"), f": {said}, {letter.timer}")
     else:
         output.line((one_line(session), "bold"), f": {said}")
     return FINE

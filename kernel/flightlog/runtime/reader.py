@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, Self, TypeVar
+from typing import BinaryIO, Literal, Self, TypeVar
 
 import trio
 from attrs import fields, frozen
@@ -265,6 +265,28 @@ class Prover:
         return tuple(self._encoded.fragments) if self._encoded else ()
 
 
+@frozen(kw_only=True)
+class TimerSummary:
+    """A timer as it stands. Times are Unix microseconds.
+
+    `state` is open, fired (for the last time) or cancelled; an open one is due next at `due_at_us` and repeats every
+    `every_us`, if that is set. It has fired `runs` times, last at `fired_at_us`, and `missed` more runs had come due by
+    then. `text` are the words of its message, of very long ones the beginning.
+    """
+
+    session: str
+    timer: str
+    state: Literal["open", "fired", "cancelled"]
+    due_at_us: int | None
+    every_us: int | None
+    runs: int
+    missed: int
+    fired_at_us: int | None
+    set_at_us: int
+    set_by: str
+    text: str
+
+
 class LogReader:
     """A whole log file, read only. Use as a context manager."""
 
@@ -316,6 +338,25 @@ class LogReader:
     def session(self, name: str) -> SessionReader:
         """Session `name`. Raises `UsageError` when there is none."""
         return reader_of(self._store, name, self._registry, self._feeds)
+
+    def timers(self, session: str | None = None, *, ended: bool = False) -> list[TimerSummary]:
+        """The open timers of one session or all, the next due first; with `ended` also those that fire no more."""
+        return [
+            TimerSummary(
+                session=row[0],
+                timer=row[1],
+                state=row[2],
+                due_at_us=row[3],
+                every_us=row[4],
+                runs=row[5],
+                missed=row[6],
+                fired_at_us=row[7],
+                set_at_us=row[8],
+                set_by=row[9] or "",
+                text=row[10] or "",
+            )
+            for row in self._store.read("timers_page", session, ended)
+        ]
 
     def query(
         self, sql: str, *parameters: Parameter, limit_rows: int = QUERY_MAX_ROWS, limit_s: float = QUERY_MAX_S

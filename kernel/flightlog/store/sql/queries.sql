@@ -185,3 +185,8 @@ SELECT DISTINCT session FROM letters WHERE id > ? AND id <= ?
 -- name: has_letters
 SELECT EXISTS(SELECT 1 FROM letters l WHERE l.session = ?2
   AND NOT EXISTS(SELECT 1 FROM events e WHERE e.session = ?1 AND e.kind = 'letter/taken' AND e.message_id = l.uid))
+
+-- Timers by when they are due, of one session or all (?1); with ?2 also those that fire no more, last.
+-- name: timers_page
+SELECT session, timer, state, due_at, every_us, runs, missed, fired_at, set_at, set_by, text FROM timers
+WHERE (?1 IS NULL OR session = ?1) AND (?2 OR state = 'open') ORDER BY due_at IS NULL, due_at, set_at
