@@ -566,6 +566,9 @@ class TaskSubmitted:
     All its turns together have at most `max_steps` steps, and it fails after `max_recoveries` recoveries in a row
     without a finished step. Times are Unix microseconds: it does not begin before `due_us` nor go on after
     `deadline_us`. `agent` is the name and version of the host's own program, for those who ask later.
+
+    With `every_us` its goal is to be reached again after so many microseconds, `times` times in all and not after
+    `until_us`, None for no such bound; its steps are counted anew each time.
     """
 
     kind: ClassVar[Literal["task/submitted"]] = "task/submitted"
@@ -580,6 +583,9 @@ class TaskSubmitted:
     due_us: int | None = None
     deadline_us: int | None = None
     agent: str = ""
+    every_us: int | None = None
+    until_us: int | None = None
+    times: int | None = None
 
 
 @frozen(kw_only=True)

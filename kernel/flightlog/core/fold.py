@@ -261,7 +261,8 @@ def _timer_set(state: State, event: TimerSet, seq: int, epoch: int) -> State:
 
 
 def _timer_fired(state: State, event: TimerFired, seq: int, epoch: int) -> State:
-    return _with_timer(state, event.timer, fired(state.timers[event.timer], event))
+    task = tasks.begun_again(state.task) if state.task and event.timer == tasks.GOAL_ID else state.task
+    return changed(_with_timer(state, event.timer, fired(state.timers[event.timer], event)), task=task)
 
 
 def _timer_cancelled(state: State, event: TimerCancelled, seq: int, epoch: int) -> State:

@@ -19,6 +19,9 @@ WAITING: Final[frozenset[TaskStateName]] = frozenset({"pending", "paused"})
 PAUSED_BY_PERSON: Final = "person"
 """The cause of a task that somebody paused, and that only somebody resumes."""
 
+GOAL_ID: Final = "goal"
+"""The message that brings the goal, and the timer that brings it again: one of each in a task's session at most."""
+
 _OPEN: Final[frozenset[TaskStateName]] = frozenset({"pending", "running", "recovering", "paused", *ENDED})
 FOLLOWING: Final[Mapping[TaskStateName, frozenset[TaskStateName]]] = MappingProxyType(
     {
@@ -36,7 +39,7 @@ FOLLOWING: Final[Mapping[TaskStateName, frozenset[TaskStateName]]] = MappingProx
 
 @frozen(kw_only=True)
 class Task:
-    """A task. `steps` counts the steps that have ended in all its turns.
+    """A task. `steps` counts the steps that have ended in all its turns, `steps_before` those until its goal came last.
 
     `recoveries` counts how often it was taken up from where a dead worker left it, `stuck` those of them since the last
     finished step. `checked` is what its goal check has found last about this goal, None before it was asked.
@@ -55,6 +58,7 @@ class Task:
     answers: int = 0
     answers_then: int = 0
     checked: GoalChecked | None = None
+    steps_before: int = 0
 
     @property
     def state(self) -> TaskStateName:
@@ -65,6 +69,11 @@ class Task:
     def goal_met(self) -> bool | None:
         """What its goal check has found last, None where nobody asked it."""
         return self.checked.met if self.checked else None
+
+    @property
+    def run_steps(self) -> int:
+        """The steps that have ended since its goal came last."""
+        return self.steps - self.steps_before
 
     @property
     def ended(self) -> bool:
@@ -105,9 +114,19 @@ def ended(task: Task, event: TurnEnd) -> Task:
     return evolve(task, end=event)
 
 
+def begun_again(task: Task) -> Task:
+    """`task` whose goal has come again."""
+    return evolve(task, steps_before=task.steps)
+
+
 def answered(task: Task) -> Task:
     """`task` after the answer to one of its questions."""
     return evolve(task, answers=task.answers + 1)
+
+
+def readable(goal: str, parameters: str) -> str:
+    """A goal and its parameters (canonical JSON) as the model reads them."""
+    return goal if parameters == "{}" else f"{goal}\n\nParameters:\n{parameters}"
 
 
 def recovered(task: Task | None) -> tuple[TaskState, ...]:

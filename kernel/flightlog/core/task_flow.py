@@ -6,12 +6,17 @@
 | any                | open   | a letter cancels it                       | Drive, which closes it                   |
 | any                | closed | its turn was cancelled                    | it is cancelled                          |
 | paused             |        | its time has come, its question was answered | it is pending                         |
+| paused for a timer |        | a message has come, or no timer is left   | it is pending                            |
+| paused for a timer |        | another timer is due first                | it is paused until then                  |
 | paused             |        | otherwise                                 | Rest                                     |
 | pending            |        | not due yet, or the worker leaves         | Rest                                     |
 | pending            |        | its deadline has passed                   | close the turn, it failed                |
 | pending            |        | otherwise                                 | it is running, with a message to run for |
 | running, recovering| closed | the turn's end decides (`_reached`)     | completed, failed, cancelled, paused     |
+| running, recovering| closed | completed, and a timer has come due       | the timer's message                      |
 | running, recovering| closed | completed, but children go on beside it   | Await                                    |
+| running, recovering| closed | completed, and a timer is open            | it is paused until that is due           |
+| running, recovering| closed | failed, but its goal comes again          | the same                                 |
 | running, recovering| closed | its deadline has passed                   | it failed                                |
 | running, recovering|        | just claimed: an orphan, once too often   | close the turn, it failed                |
 | running, recovering|        | just claimed: an orphan                   | it is recovering                         |
@@ -19,17 +24,22 @@
 | running, recovering|        | driven to rest: the worker leaves         | it is pending                            |
 | running, recovering| closed | nothing wakes it                          | a message to go on for                   |
 | running, recovering|        | otherwise                                 | Drive                                    |
+
+A task that ends cancels the timers of its session.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Final, Literal
 
 from attrs import evolve, frozen
 
 from flightlog.core import inbox
+from flightlog.core.fold import after
 from flightlog.core.state import State
-from flightlog.core.task import Task
+from flightlog.core.task import ENDED, GOAL_ID, Task, readable
+from flightlog.core.waking import cancel_all, fire, goal_again, next_due_us
 from flightlog_hookspecs.content import text_blocks
 from flightlog_hookspecs.events import (
     Event,
@@ -41,11 +51,13 @@ from flightlog_hookspecs.events import (
     TurnEndReason,
 )
 
-GOAL_ID: Final = "goal"
-"""The message that brings the goal: one in each task's session."""
-
 GO_ON: Final = "The work on this task was interrupted and goes on now. Go on where you stopped."
+TIMERS_GONE: Final = (
+    "No timer is open any more: nothing will wake you for this task again. Do what is left of it now, or end it."
+)
 QUESTION: Final = "question"
+TIMER: Final = "timer"
+NO_TIMER: Final = "no_timer"
 HANDED_OVER: Final = "handed_over"
 HAND_OVER: Final = TaskState(state="pending", cause=HANDED_OVER)
 LATE: Final = TurnEnd(reason="deadline")
@@ -102,21 +114,24 @@ def flow(
     if state.cancelling:
         return Drive()
     if not state.turn_open and task.end is not None and task.end.reason == "aborted":
-        return Write((_reached(task, task.end),))
+        return Write(_ended(state, task, task.end))
     match task.state:
         case "paused":
-            cause = _wakes_up(task, now_us)
+            cause = _wakes_up(state, task, now_us)
+            if not cause and task.at.cause == TIMER and task.at.resume_at_us != _timer_us(state, task):
+                return Write((_waits_for_timer(state, task, task.at.message),))
             return Write((TaskState(state="pending", cause=cause),)) if cause else Rest()
         case "pending" if leaving or (task.submitted.due_us or 0) > now_us:
             return Rest()
         case "pending" if _is_late(task, now_us):
             return End(LATE, _reached(task, LATE))
         case "pending":
-            return Write((TaskState(state="running"), *_to_run_for(state, message_id)))
+            return Write(_begun(state, TaskState(state="running"), message_id, now_us))
         case _:
             verdict = None if state.turn_open else _verdict(state, task, now_us, leaving=leaving)
             unseen = since == "drive" and not leaving and task.answers > answers
-            return verdict or _under_way(state, task, "write" if unseen else since, message_id, leaving=leaving)
+            since = "write" if unseen else since
+            return verdict or _under_way(state, task, now_us, since, message_id, leaving=leaving)
 
 
 def _verdict(state: State, task: Task, now_us: int, *, leaving: bool) -> Action | None:
@@ -124,12 +139,18 @@ def _verdict(state: State, task: Task, now_us: int, *, leaving: bool) -> Action 
     end = task.end
     if end is None or end.reason == "interrupted" or (end.reason == "completed" and inbox.wakes(state)):
         return End(LATE, _reached(task, LATE)) if _is_late(task, now_us) else None
+    goes_on = not _is_late(task, now_us) and (end.reason == "completed" or (GOAL_ID in state.timers and _failed(end)))
+    if goes_on and (next_due_us(state) or math.inf) <= now_us:
+        return None
     if end.reason == "completed" and state.unsettled and not _is_late(task, now_us):
         return Write((HAND_OVER,)) if leaving else Await()
-    return Write((_reached(task, end),))
+    if goes_on and state.timers:
+        why = f"this time it failed: {_reached(task, end).cause}" if _failed(end) else ""
+        return Write((_waits_for_timer(state, task, why),))
+    return Write(_ended(state, task, end))
 
 
-def _under_way(state: State, task: Task, since: Since, message_id: str, *, leaving: bool) -> Action:
+def _under_way(state: State, task: Task, now_us: int, since: Since, message_id: str, *, leaving: bool) -> Action:
     if since == "claim":
         if task.stuck >= task.submitted.max_recoveries:
             given_up = TaskState(
@@ -138,12 +159,12 @@ def _under_way(state: State, task: Task, since: Since, message_id: str, *, leavi
                 message=f"recovered {task.stuck} times without a finished step",
             )
             return End(TurnEnd(reason="interrupted"), given_up)
-        return Write((TaskState(state="recovering"), *_to_run_for(state, message_id)))
+        return Write(_begun(state, TaskState(state="recovering"), message_id, now_us))
     if since == "drive" and state.suspended:
         return Write((TaskState(state="paused", cause=QUESTION, message="waits for an answer"),))
     if since == "drive" and (leaving or state.turn_open):
         return Write((HAND_OVER,))
-    messages = _to_run_for(state, message_id)
+    messages = _to_run_for(state, message_id, now_us)
     return Write(messages) if messages else Drive()
 
 
@@ -173,6 +194,27 @@ def _reached(task: Task, end: TurnEnd) -> TaskState:
     )
 
 
+def _failed(end: TurnEnd) -> bool:
+    """Whether `end` fails the task, for another reason than that its time is over."""
+    return end.reason not in ("deadline", "interrupted") and _REACHED.get(end.reason, "failed") == "failed"
+
+
+def _ended(state: State, task: Task, end: TurnEnd) -> tuple[Event, ...]:
+    """What is written when `end` of its last turn decides about the task."""
+    reached = _reached(task, end)
+    return (*(cancel_all(state, "task") if reached.state in ENDED else ()), reached)
+
+
+def _waits_for_timer(state: State, task: Task, message: str) -> TaskState:
+    return TaskState(state="paused", cause=TIMER, message=message, resume_at_us=_timer_us(state, task))
+
+
+def _timer_us(state: State, task: Task) -> int | None:
+    """When a task that waits for its timers is to be looked at next."""
+    times = (next_due_us(state), task.submitted.deadline_us)
+    return min((time_us for time_us in times if time_us is not None), default=None)
+
+
 def goal(state: State) -> tuple[InboxSplice, ...]:
     """The goal as the task's first message, unless it was delivered before or this is no task's session."""
     task = state.task
@@ -189,22 +231,33 @@ def news_of(state: State, amended: TaskAmended, message_id: str) -> tuple[InboxS
     return (evolve(inbox.accepted(state, "steer", message_id, text_blocks(words)), source="resync"),)
 
 
-def readable(goal: str, parameters: str) -> str:
-    """A goal and its parameters (canonical JSON) as the model reads them."""
-    return goal if parameters == "{}" else f"{goal}\n\nParameters:\n{parameters}"
+def _begun(state: State, begins: TaskState, message_id: str, now_us: int) -> tuple[Event, ...]:
+    """That the task is under way, and what it is to run for."""
+    assert state.task is not None, "only the sessions of tasks are worked on"
+    words = TIMERS_GONE if state.task.at.cause == NO_TIMER else GO_ON
+    events: tuple[Event, ...] = (begins, *goal_again(state, now_us))
+    return (*events, *_to_run_for(after(state, *events), message_id, now_us, words))
 
 
-def _to_run_for(state: State, message_id: str) -> tuple[InboxSplice, ...]:
+def _to_run_for(state: State, message_id: str, now_us: int, words: str = GO_ON) -> tuple[Event, ...]:
     """The message that brings a turn about where nothing else does."""
     if state.turn_open or (first := goal(state)):
         return () if state.turn_open else first
     if inbox.wakes(state):
         return ()
-    return (evolve(inbox.accepted(state, "steer", message_id, text_blocks(GO_ON)), source="resync"),)
+    if fired := fire(state, now_us):
+        return fired
+    return (evolve(inbox.accepted(state, "steer", message_id, text_blocks(words)), source="resync"),)
 
 
-def _wakes_up(task: Task, now_us: int) -> str:
+def _wakes_up(state: State, task: Task, now_us: int) -> str:
     """Why a paused task goes on by itself, "" when it does not."""
+    if task.at.cause == TIMER:
+        if inbox.wakes(state):
+            return "message"
+        if not state.timers:
+            return NO_TIMER
+        return "due" if (_timer_us(state, task) or 0) <= now_us else ""
     if task.at.resume_at_us is not None and task.at.resume_at_us <= now_us:
         return "due"
     return "answered" if task.at.cause == QUESTION and task.answers > task.answers_then else ""

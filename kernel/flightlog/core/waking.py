@@ -7,7 +7,8 @@
 | a task ends                                | timer/cancelled for each of its session                     |
 
 Between turns only: within one the message could do nothing but wait, and a timer that repeats would pile them up.
-What came due during a long turn, or while nobody drove the session, is one message in the end.
+What came due during a long turn, or while nobody drove the session, is one message in the end. For the same reason none
+fires while a task waits for something else.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from attrs import evolve, frozen
 
 from flightlog.core.inbox import accepted, keyed_id
 from flightlog.core.state import State
+from flightlog.core.task import GOAL_ID, WAITING, readable
 from flightlog.core.timer import Timer, firing, missed_by, misset
-from flightlog_hookspecs.content import Block
+from flightlog_hookspecs.content import Block, text_blocks
 from flightlog_hookspecs.events import Event, TimerCancelled, TimerSet
 
 
@@ -67,6 +69,8 @@ def next_due_us(state: State) -> int | None:
 
 def fire(state: State, now_us: int) -> tuple[Event, ...]:
     """The events by which all fire that have come due by `now_us`, to be written as one append behind `state`."""
+    if state.turn_open or (state.task and (state.task.ended or state.task.state in WAITING)):
+        return ()
     due = sorted((timer for timer in state.timers.values() if timer.due_us <= now_us), key=lambda timer: timer.due_us)
     events: list[Event] = []
     for place, timer in enumerate(due, len(state.next_turn)):
@@ -77,8 +81,32 @@ def fire(state: State, now_us: int) -> tuple[Event, ...]:
 def _fire(state: State, timer: Timer, now_us: int, place: int) -> tuple[Event, Event]:
     event = firing(timer, missed_by(timer, now_us))
     message_id = keyed_id(f"{state.uid} {event.timer} fired {timer.fired + 1}")
-    message = accepted(state, "followup", message_id, timer.set.content)
+    task, content = state.task, timer.set.content
+    if task and event.timer == GOAL_ID:
+        content = text_blocks(readable(task.goal, task.parameters))  # as it stands now
+    message = accepted(state, "followup", message_id, content)
     return event, evolve(message, start=place, source="timer")
+
+
+def goal_again(state: State, now_us: int) -> tuple[TimerSet, ...]:
+    """The timer that brings the goal of a task again that begins to run at `now_us`, unless it is set or never will be.
+
+    Its runs are counted from when the task was due, so that one begun late does not put off all that follow.
+    """
+    if state.task is None or (task := state.task.submitted).every_us is None or GOAL_ID in state.timer_names:
+        return ()
+    begins_us = now_us if task.due_us is None else task.due_us
+    due_us = begins_us + (max(now_us - begins_us, 0) // task.every_us + 1) * task.every_us
+    event = TimerSet(
+        timer=GOAL_ID,
+        due_us=due_us,
+        content=text_blocks(readable(state.task.goal, state.task.parameters)),
+        every_us=task.every_us,
+        until_us=task.until_us,
+        times=None if task.times is None else task.times - 1,
+        by="task",
+    )
+    return () if misset(event) else (event,)
 
 
 def cancel_all(state: State, by: str) -> tuple[TimerCancelled, ...]:

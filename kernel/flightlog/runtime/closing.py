@@ -10,12 +10,12 @@ from flightlog.core.canonical import paired
 from flightlog.core.inbox import removed
 from flightlog.core.repair import Unstarted, closing
 from flightlog.core.state import State
-from flightlog.runtime.journal import Journal
+from flightlog.runtime.journal import Due, Journal
 from flightlog.store.codec import EventRow
 from flightlog.store.replay import lone_record
 from flightlog.store.store import Store
 from flightlog_hookspecs.content import TextBlock
-from flightlog_hookspecs.events import AssistantDelta, Event, TurnEnd
+from flightlog_hookspecs.events import AssistantDelta, TurnEnd
 
 
 async def close_turn(
@@ -23,7 +23,7 @@ async def close_turn(
     end: TurnEnd,
     unstarted: Unstarted = "aborted",
     dropped: Collection[str] = (),
-    following: Sequence[Event] = (),
+    following: Sequence[Due] = (),
 ) -> None:
     """Answer what is unanswered, keep the words that were streamed, close step and turn. Shielded.
 

@@ -261,9 +261,9 @@ class Session:
         self._wake.set()
 
     async def woken(self) -> None:
-        """Wait until a message or a letter has come, or the session is to be left."""
+        """Wait until a message or a letter has come, a timer is due, or the session is to be left."""
         self._wake = trio.Event()
-        await self._wake.wait()
+        await self._journal.clock.until(next_due_us(self._journal.state), self._wake)
 
     def events(self, after: int = 0, *, deltas: bool = True) -> Subscription:
         """The records behind seq `after`, then those to come, until the session is closed.

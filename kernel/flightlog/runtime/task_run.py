@@ -12,6 +12,7 @@ from flightlog.core.limits import LOOK_AT_CLOCK_S
 from flightlog.core.state import State
 from flightlog.core.task import Task
 from flightlog.core.task_flow import LATE, Action, Await, Drive, End, Rest, Since, Write, flow, handed_over
+from flightlog.core.waking import cancel_all
 from flightlog.runtime.closing import close_turn
 from flightlog.runtime.error_groups import described, leaves, unwrapped
 from flightlog.runtime.goal_checking import CAUSE as GOAL_CHECK
@@ -85,7 +86,8 @@ class TaskRun:
                     await self.journal.append(partial(self._due, since, message_id), barrier=True)
                     since = "write"
                 case End(turn=end, task=state):
-                    await close_turn(self.journal, end, unstarted="not_started", following=(state,))
+                    following = (partial(cancel_all, by="task"), state)
+                    await close_turn(self.journal, end, unstarted="not_started", following=following)
                 case Drive():
                     for stage in self._stages:
                         await stage(self)
@@ -135,6 +137,8 @@ class TaskRun:
         return self.journal.clock.now_us()
 
 
-def _failed(why: str, state: State) -> tuple[TaskState, ...]:
+def _failed(why: str, state: State) -> tuple[Event, ...]:
     assert state.task is not None, "only tasks are worked on"
-    return () if state.task.ended else (TaskState(state="failed", cause="error", message=why),)
+    if state.task.ended:
+        return ()
+    return (*cancel_all(state, "task"), TaskState(state="failed", cause="error", message=why))

@@ -21,7 +21,7 @@ from flightlog.runtime.reader import SessionReader, apart
 from flightlog.runtime.recovery import entered
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.task_summary import TaskSummary, event_at, summaries, summary, whole_number
-from flightlog.runtime.waking import time_us
+from flightlog.runtime.waking import span_us, time_us
 from flightlog.store.codec import Encoded, encode
 from flightlog.store.store import NewSession, Store
 from flightlog_hookspecs.errors import UsageError
@@ -65,6 +65,9 @@ class Tasks:
         max_recoveries: int = 5,
         deadline: datetime | None = None,
         due: datetime | None = None,
+        every_s: float | None = None,
+        times: int | None = None,
+        until: datetime | None = None,
         goal_check: str = "",
         key: str | None = None,
         id: str | None = None,
@@ -73,9 +76,12 @@ class Tasks:
 
         `model` is "adapter:model", None the offline "scripted:echo"; the model reads `goal` and `parameters` as its
         first message. `goal_check` names the registered check that alone decides whether it is done, "" stands for
-        none. It does not begin before `due` and ends at `deadline`: times with a zone. Under a `key`, or an `id`, that
-        was used before for the same wish it is that earlier task; for another wish it raises `UsageError`, as for all
-        that cannot be, and then nothing was entered.
+        none. It does not begin before `due` and ends at `deadline`: times with a zone. With `every_s`, its goal comes
+        again that many seconds after it was due, and so on: `times` times in all, not after `until`, or until it is
+        cancelled. Each time it has `max_steps` anew, and one that fails is not the last.
+
+        Under a `key`, or an `id`, that was used before for the same wish it is that earlier task; for another wish it
+        raises `UsageError`, as for all that cannot be, and then nothing was entered.
         """
         submitted = TaskSubmitted(
             goal=checked_goal(goal),
@@ -89,11 +95,16 @@ class Tasks:
             due_us=None if due is None else time_us("due", due),
             deadline_us=None if deadline is None else time_us("deadline", deadline),
             agent=self._agent,
+            every_us=None if every_s is None else span_us("every_s", every_s, at_least_s=1),
+            until_us=None if until is None else time_us("until", until),
+            times=None if times is None else whole_number("times", times, at_least=1),
         )
         if task_class not in get_args(TaskClass):
             raise UsageError(f"task_class is one of {get_args(TaskClass)}, not {task_class!r}")
         if submitted.due_us and submitted.deadline_us and submitted.due_us >= submitted.deadline_us:
             raise UsageError("the deadline comes before the task is due")
+        if every_s is None and (times is not None or until is not None):
+            raise UsageError("times and until end what comes again: give every_s, too")
         self._registry.adapter_of(submitted.model)
         if submitted.goal_check:
             self._registry.goal_check_of(submitted.goal_check)

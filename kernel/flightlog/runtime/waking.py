@@ -64,7 +64,7 @@ class Timers:
     async def fire(self) -> None:
         """Let those fire that have come due, unless a turn is open: then they do once it has ended."""
         now_us, due_us = self._journal.clock.now_us(), next_due_us(self._journal.state)
-        if due_us is not None and due_us <= now_us and not self._journal.state.turn_open:
+        if due_us is not None and due_us <= now_us and fire(self._journal.state, now_us):
             await self._journal.append(partial(fire, now_us=now_us), barrier=True)
 
 
@@ -131,8 +131,8 @@ def wished(
     return Wake(
         content=checked_content(content),
         at_us=None if at is None else time_us("at", at),
-        after_us=None if after_s is None else _span_us("after_s", after_s, at_least_s=0),
-        every_us=None if every_s is None else _span_us("every_s", every_s, at_least_s=1),
+        after_us=None if after_s is None else span_us("after_s", after_s, at_least_s=0),
+        every_us=None if every_s is None else span_us("every_s", every_s, at_least_s=1),
         until_us=None if until is None else time_us("until", until),
         times=times,
         by=by,
@@ -151,7 +151,8 @@ def datetime_of(time_us: int) -> datetime:
     return EPOCH + timedelta(microseconds=min(time_us, TIME_MAX_US))
 
 
-def _span_us(what: str, seconds: object, *, at_least_s: float) -> int:
+def span_us(what: str, seconds: object, *, at_least_s: float) -> int:
+    """`seconds` in microseconds. Raises `UsageError` when it is no such span of time."""
     most_s = TIME_MAX_US // 1_000_000
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not number or not at_least_s <= seconds <= most_s:  # type: ignore[operator]
