@@ -144,6 +144,22 @@ async def test_a_timer_is_not_kept_waiting_by_a_queue(path: Path) -> None:
     assert kinds_of(path).index("timer/fired") < kinds_of(path).index("turn/start")
 
 
+async def test_a_timer_that_comes_due_during_a_turn_fires_before_the_next_one(path: Path) -> None:
+    wall = Wall()
+
+    async def takes_a_minute() -> None:
+        wall.forward(60)
+
+    async with session_of(path, FakeModel([[takes_a_minute, *words("Busy.")]]), clock=wall.clock) as session:
+        await session.wake_after(30, "timer")
+        for text in ("a", "b"):
+            await session.followup(text)
+        await session.run()
+    kinds = kinds_of(path)
+    assert kinds.index("turn/end") < kinds.index("timer/fired") < kinds.index("turn/start", kinds.index("turn/end"))
+    assert [message.text for message in events_of(path, UserMessage)] == ["a", "b", "timer"]
+
+
 async def test_a_clock_put_back_fires_nothing_twice(path: Path) -> None:
     wall = Wall()
     async with session_of(path, FakeModel([]), clock=wall.clock) as session:
