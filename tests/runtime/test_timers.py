@@ -25,7 +25,8 @@ from flightlog.events import (
     TimerSet,
     UserMessage,
 )
-from flightlog.testing import FakeModel, words
+from flightlog.testing import FakeModel, calls, words
+from flightlog_hookspecs import Tool
 from support.kernels import (
     committing,
     events_of,
@@ -131,6 +132,22 @@ async def test_runs_that_come_due_during_a_turn_are_one_behind_it(path: Path) ->
         await session.followup("begin")
         await session.run()
     assert firings(path) == [(60, 59)]
+
+
+async def test_no_timer_fires_between_the_steps_of_a_turn(path: Path) -> None:
+    wall = Wall()
+
+    async def work() -> str:
+        """Work for a minute."""
+        wall.forward(60)
+        return "done"
+
+    model = FakeModel([calls(("work", {})), calls(("work", {})), words("Busy.")])
+    async with session_of(path, model, Tool(body=work), clock=wall.clock) as session:
+        await session.wake_every(60, "look")
+        await session.followup("begin")
+        await session.run()
+    assert firings(path) == [(60, 1)]
 
 
 async def test_a_timer_is_not_kept_waiting_by_a_queue(path: Path) -> None:

@@ -185,6 +185,42 @@ async def test_a_goal_comes_again_as_it_was_amended_and_missed_times_are_one(pat
     assert states(path, task)[-1] == "cancelled user"
 
 
+async def test_a_task_that_begins_late_has_its_goal_come_again_when_it_would_have(path: Path) -> None:
+    wall = Wall()
+    task = await submitted(path, wall, every_s=HOUR_S, due=START)
+    wall.forward(2.5 * HOUR_S)
+    await worked(path, wall)
+    (*_, paused) = events_of(path, TaskState, task)
+    assert paused.resume_at_us == START_US + 3 * 3_600_000_000
+    assert texts(path, task) == ["sweep"]
+
+
+async def test_a_task_that_fails_cancels_its_timers(path: Path) -> None:
+    wall = Wall()
+    task = await submitted(path, wall)
+    await worked(path, wall, FakeModel([WAITS[0], [RuntimeError("broken")]]))
+    assert states(path, task)[-1] == "failed error"
+    assert len(events_of(path, TimerCancelled, task)) == 1
+
+
+async def test_a_task_that_a_person_paused_is_not_woken_by_its_timers(path: Path) -> None:
+    wall, model = Wall(), FakeModel(WAITS)
+    task = await submitted(path, wall)
+    await worked(path, wall, model)
+    async with opened(path, model, clock=wall.clock) as kernel:
+        await kernel.tasks.pause(task)
+        wall.forward(3600)
+        await kernel.work(until_idle=True)
+        async with kernel.session(task) as session:
+            assert await session.run() is None
+        assert events_of(path, TimerFired, task) == []
+        assert states(path, task)[-1] == "paused person"
+        await kernel.tasks.resume(task)
+    await worked(path, wall, model)
+    assert texts(path, task) == ["sweep", "[wake-up] look again"]
+    assert states(path, task)[-1] == "completed"
+
+
 async def test_a_time_that_fails_is_not_the_last(path: Path) -> None:
     wall, model = Wall(), FakeModel([[RuntimeError("broken")]])
     task = await submitted(path, wall, every_s=HOUR_S, times=2)
