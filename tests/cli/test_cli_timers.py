@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from flightlog_process import Shell
 
-from flightlog.cli.spans import Span
+from flightlog.cli.moments import MomentType, SpanType
 
 
 def test_a_timer_is_set_listed_fires_and_is_gone(shell: Shell) -> None:
@@ -36,7 +38,6 @@ def test_a_timer_is_cancelled(shell: Shell) -> None:
     "options",
     [
         (),
-        ("--at", "2031-05-07T09:30:00"),
         ("--at", "tomorrow"),
         ("--at", "2031-05-07T09:30:00Z", "--after", "1h"),
         ("--after", "soon"),
@@ -56,5 +57,15 @@ def test_nonsense_is_a_usage_error(shell: Shell, options: tuple[str, ...]) -> No
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90s", 90), ("45m", 2700), ("2h30m", 9000), ("1d", 86_400), ("1w1s", 604_801), ("0s", 0)]
 )
-def test_spans_of_time_are_read(text: str, seconds: float) -> None:
-    assert Span().convert(text, None, None) == seconds
+def test_spans_of_time_are_read(text: str, seconds: int) -> None:
+    assert SpanType().convert(text, None, None) == seconds
+    until = MomentType().convert(f"+{text}", None, None) - datetime.now(UTC)
+    assert abs(until.total_seconds() - seconds) < 60
+
+
+def test_a_task_whose_goal_comes_again_waits_for_it(shell: Shell) -> None:
+    (task,) = shell.call("task", "submit", "sweep", "--every", "1d", "--times", "2").out.splitlines()
+    shell.call("work", "--until-idle")
+    (shown,) = shell.call("task", "show", task, "--json").json_lines
+    assert (shown["state"], shown["cause"]) == ("paused", "timer")
+    assert shell.call("task", "submit", "sweep", "--times", "2", code=2).err

@@ -18,7 +18,7 @@ from flightlog.cli.exits import FAILED, FINE
 from flightlog.cli.json_form import plain
 from flightlog.cli.letters import key_option, open_questions
 from flightlog.cli.model_option import addressed
-from flightlog.cli.moments import MomentType
+from flightlog.cli.moments import MomentType, SpanType
 from flightlog.cli.options import db_option, json_option, log_to_read, log_to_write
 from flightlog.cli.output import Output
 from flightlog.cli.task_letters import amend, answer, answers_of, cancel, parameters_of, pause, resume, steer
@@ -45,6 +45,9 @@ def task() -> None:
 @click.option("--max-steps", metavar="N", type=click.IntRange(1), default=30, show_default=True)
 @click.option("--max-recoveries", metavar="N", type=click.IntRange(0), default=5, show_default=True)
 @click.option("--due", metavar="TIME", type=MomentType(), help="When it may begin: 2030-01-31T18:00, +2h.")
+@click.option("--every", metavar="SPAN", type=SpanType(), help="Have the goal come again: 45m, 2h30m, 1d.")
+@click.option("--times", metavar="N", type=click.IntRange(1), help="With --every: N times in all.")
+@click.option("--until", metavar="TIME", type=MomentType(), help="With --every: not after TIME.")
 @click.option("--deadline", metavar="TIME", type=MomentType(), help="When it fails unless it has ended.")
 @click.option("--goal-check", metavar="NAME", default="", help="The check that decides whether the goal is met.")
 @click.option("--agent", metavar="NAME", default="", help="Name and version of your program, for the log.")
@@ -62,6 +65,9 @@ def submit(
     max_steps: int,
     max_recoveries: int,
     due: datetime | None,
+    every: int | None,
+    times: int | None,
+    until: datetime | None,
     deadline: datetime | None,
     goal_check: str,
     agent: str,
@@ -84,6 +90,9 @@ def submit(
                 max_steps=max_steps,
                 max_recoveries=max_recoveries,
                 due=due,
+                every_s=every,
+                times=times,
+                until=until,
                 deadline=deadline,
                 goal_check=goal_check,
                 key=key,

@@ -11,9 +11,9 @@ from flightlog import Mailbox, Posted, TimerSummary
 from flightlog.api import open_log
 from flightlog.cli.exits import FINE
 from flightlog.cli.letters import key_option, posted
+from flightlog.cli.moments import MomentType, SpanType
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
-from flightlog.cli.spans import Moment, Span
 from flightlog.cli.terminal_text import one_line
 from flightlog.runtime.waking import datetime_of
 from flightlog_hookspecs.errors import UsageError
@@ -29,11 +29,11 @@ def timer() -> None:
 @timer.command("set", short_help="Have a session woken.")
 @click.argument("session", metavar="ID")
 @click.argument("text")
-@click.option("--at", type=Moment(), metavar="TIME", help="When: ISO 8601 with its zone. Past: at once.")
-@click.option("--after", type=Span(), metavar="SPAN", help="When, from now: 90s, 45m, 2h30m, 1d.")
-@click.option("--every", type=Span(), metavar="SPAN", help="Again and again, first after one SPAN or --at TIME.")
+@click.option("--at", type=MomentType(), metavar="TIME", help="When: 2030-01-31T18:00, +2h. Past: at once.")
+@click.option("--after", type=SpanType(), metavar="SPAN", help="When, from now: 90s, 45m, 2h30m, 1d.")
+@click.option("--every", type=SpanType(), metavar="SPAN", help="Again and again, first after one SPAN or --at TIME.")
 @click.option("--times", type=click.IntRange(min=1), metavar="N", help="With --every: N times in all.")
-@click.option("--until", type=Moment(), metavar="TIME", help="With --every: not after TIME.")
+@click.option("--until", type=MomentType(), metavar="TIME", help="With --every: not after TIME.")
 @by_option
 @key_option
 @db_option
@@ -42,8 +42,8 @@ def set_command(
     session: str,
     text: str,
     at: datetime | None,
-    after: float | None,
-    every: float | None,
+    after: int | None,
+    every: int | None,
     times: int | None,
     until: datetime | None,
     by: str,
