@@ -110,7 +110,7 @@ def watched(workload: Workload) -> Sequence[ModuleType]:
     return workload.watched if isinstance(workload, Filing) else ()
 
 
-Way = Literal["followup", "steer", "inject", "letter", "cancelled"]
+Way = Literal["followup", "steer", "inject", "letter", "timer", "cancelled"]
 Call = tuple[str, str]
 """A tool and its task."""
 
@@ -119,7 +119,8 @@ Call = tuple[str, str]
 class Order:
     """A message, and the calls it takes: one tuple a step. `beside` is sent while its turn runs.
 
-    The turn of a "cancelled" one streams until it is cancelled. With `waits`, nothing runs after it yet.
+    The turn of a "cancelled" one streams until it is cancelled; a "timer" is due at once, and its turn begins as it
+    fires. With `waits`, nothing runs after it yet.
     """
 
     text: str
@@ -342,6 +343,8 @@ class _Host:
             case "letter":
                 posted = await self.kernel.mailbox(self.name).followup(order.text, key=key)
                 self.world.posted(posted.letter_id)
+            case "timer":
+                await session.wake_after(0, order.text, key=key)
             case "steer" | "inject":
                 accepted = await getattr(session, order.way)(order.text, key=key)
                 self.world.accepted(accepted)
@@ -518,6 +521,7 @@ SCRIPTS: Final = (
         ),
     ),
     _one("mailbox", Order("hello"), Order("a letter", ((("write", "a"),),), way="letter")),
+    _one("woken", Order("tick", ((("write", "a"), ("send", "b")),), way="timer"), Order("after")),
     _one("approved", Order("may I", ((("ask", "a"), ("look", "b"), ("ask", "c")),))),
     _one("siblings", Order("both", ((("build", "a"), ("write", "b"), ("look", "c")),))),
     _one("large", Order("dump it", ((("dump", "a"), ("write", "b")),)), Order("x" * 70_000)),
