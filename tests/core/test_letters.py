@@ -8,10 +8,11 @@ from attrs import evolve
 from flightlog.core import inbox
 from flightlog.core.fold import fold, placed
 from flightlog.core.invariants import check
-from flightlog.core.letters import Amend, Answer, Body, Letter, Pause, Resume, Stop, Words, taking
+from flightlog.core.letters import Amend, Answer, Body, CancelTimer, Letter, Pause, Resume, Stop, Words, taking
 from flightlog.core.limits import Limits
 from flightlog.core.state import EMPTY, State
 from flightlog.core.task_flow import GOAL_ID, goal
+from flightlog.core.waking import Wake
 from flightlog_hookspecs.content import ToolCallBlock, text_blocks
 from flightlog_hookspecs.events import (
     ApprovalAsked,
@@ -30,6 +31,8 @@ from flightlog_hookspecs.events import (
     TaskState,
     TaskStateName,
     TaskSubmitted,
+    TimerCancelled,
+    TimerSet,
     TurnStart,
     Verb,
 )
@@ -219,3 +222,32 @@ def test_a_message_to_a_task_that_has_not_begun_comes_behind_its_goal(verb: Verb
     assert [event.message_id for event in events if isinstance(event, InboxSplice)] == [GOAL_ID, "uid"]
     begun, outcome, _ = outcome_of(BEGUN, letter(verb, Words(content=HI)))
     assert (len(begun), outcome) == (1, "obeyed")
+
+
+WAKE = Wake(content=HI, after_us=5, by="ada")
+
+
+def test_a_timer_is_set_once_for_each_letter_counted_from_when_that_was_posted() -> None:
+    wish = evolve(letter("set_timer", WAKE), at_us=100)
+    (event,), outcome, _ = outcome_of(IDLE, wish)
+    assert event == TimerSet(timer=wish.timer, due_us=105, content=HI, by="ada")
+    assert outcome == "obeyed"
+    assert outcome_of(after(event, state=IDLE, seq=2), wish) == ([], "repeated", "")
+
+
+def test_a_timer_that_cannot_be_or_is_one_too_many_is_refused() -> None:
+    never = evolve(WAKE, every_us=1)
+    assert outcome_of(IDLE, letter("set_timer", never)) == ([], "refused", "a timer repeats once a second at most")
+    full = IDLE
+    for number in range(Limits().timers_open):
+        full = after(TimerSet(timer=f"t{number}", due_us=1, content=HI), state=full, seq=2)
+    events, outcome, reason = outcome_of(full, letter("set_timer", WAKE))
+    assert (events, outcome) == ([], "refused")
+    assert "cancel one" in reason
+
+
+def test_only_a_timer_that_is_to_fire_is_cancelled() -> None:
+    wish = letter("cancel_timer", CancelTimer(timer="t", by="bob"))
+    assert outcome_of(IDLE, wish) == ([], "refused", "timer 't' is not still to fire")
+    state = after(TimerSet(timer="t", due_us=1, content=HI), state=IDLE, seq=2)
+    assert outcome_of(state, wish) == ([TimerCancelled(timer="t", by="bob")], "obeyed", "")

@@ -67,7 +67,7 @@ WORK_POLL_S: Final = 0.05
 ORPHAN_POLL_S: Final = 0.5
 """How often a worker looks whether the owner of a task still lives."""
 
-LOOK_AT_CLOCK_S: Final = 60.0
+LOOK_AT_CLOCK_S: Final = 1.0
 """The longest wait for a time of day without another look at the clock."""
 
 ALIKE_MAX_CHARS: Final = 4000

@@ -11,6 +11,8 @@ from typing import Final
 import trio
 from attrs import define, frozen
 
+from flightlog.core.limits import LOOK_AT_CLOCK_S
+
 
 @frozen(kw_only=True)
 class Clock:
@@ -24,20 +26,20 @@ class Clock:
     monotonic_us: Callable[[], int] = lambda: time.monotonic_ns() // 1000
     new_id: Callable[[], str] = lambda: secrets.token_hex(16)
 
-    async def until(self, due_us: int | None, unless: trio.Event) -> None:
+    async def until(self, due_us: int | None, unless: trio.Event | None = None) -> None:
         """Return once the wall clock shows `due_us` or later, or once `unless` is set; None is never.
 
         It is looked at every second, for it may be put forward, or the machine may sleep.
         """
+        unless = trio.Event() if unless is None else unless
         if due_us is None:
             await unless.wait()
             return
-        strides = Strides(_WALL_LOOK_S)
+        strides = Strides(LOOK_AT_CLOCK_S)
         while not unless.is_set() and (left_us := due_us - self.now_us()) > 0:
             await strides.pause(most_s=left_us / 1_000_000, unless=unless)
 
 
-_WALL_LOOK_S: Final = 1.0
 _STRIDE_MAX_S: Final = 10.0
 
 

@@ -8,7 +8,6 @@ from typing import Final
 
 import trio
 
-from flightlog.core.limits import LOOK_AT_CLOCK_S
 from flightlog.core.state import State
 from flightlog.core.task import Task
 from flightlog.core.task_flow import LATE, Action, Await, Drive, End, Rest, Since, Write, flow, handed_over
@@ -110,10 +109,7 @@ class TaskRun:
         deadline_us = self._task.submitted.deadline_us
         if deadline_us is None:
             return
-        left_us = deadline_us - self._now_us()
-        while left_us > 0:
-            await trio.sleep(min(left_us / 1e6, LOOK_AT_CLOCK_S))  # the wall clock may jump
-            left_us = deadline_us - self._now_us()
+        await self.journal.clock.until(deadline_us)
         if not self.session.end(LATE, grace_s=self.session.around.limits.cancel_grace_s):
             self.session.wake()
 
@@ -132,9 +128,6 @@ class TaskRun:
             end = TurnEnd(reason="error", code=type(faults[0]).__name__, message=why)
             await close_turn(self.journal, end)
             await self.journal.append(partial(_failed, why), barrier=True)
-
-    def _now_us(self) -> int:
-        return self.journal.clock.now_us()
 
 
 def _failed(why: str, state: State) -> tuple[Event, ...]:
