@@ -35,6 +35,7 @@ from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantMessage,
     Event,
+    GoalChecked,
     Head,
     InboxSplice,
     LetterTaken,
@@ -149,10 +150,12 @@ def test_an_error_says_what_it_was() -> None:
 
 
 def test_a_goal_is_met_only_where_a_check_decides_it() -> None:
-    checked = claimed(evolve(WISH, goal_check="clean"))
-    for state, met in ((checked, True), (claimed(), None)):
-        running = after(state, *written(next_of(state)))
-        over = ended("completed", after(running, *follow(running, 1, (), Limits(), stops=True)))
+    found = GoalChecked(check="clean", met=True, plugin="p", plugin_version="1")
+    for wish, checks, met in ((evolve(WISH, goal_check="clean"), (found,), True), (WISH, (), None)):
+        running = after(state := claimed(wish), *written(next_of(state)))
+        spoken = after(running, *follow(running, 1, (), Limits(), stops=True))
+        over = after(spoken, *closing(spoken, TurnEnd(reason="completed"), (), "aborted")[:-1], *checks)
+        over = after(over, TurnEnd(reason="completed"))
         (event,) = written(next_of(over, "drive"))
         assert isinstance(event, TaskState)
         assert event.goal_met is met

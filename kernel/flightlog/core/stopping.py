@@ -2,7 +2,7 @@
 
 | rule        | holds for                                      | the turn ends as                   |
 |-------------|------------------------------------------------|------------------------------------|
-| max_steps   | every turn; a task over all its turns          | max_steps                          |
+| max_steps   | every turn; a task over all turns of a run     | max_steps                          |
 | no progress | tasks; other sessions if their limits say so   | no_progress, naming what was done  |
 
 Deadlines, pauses and cancels come from outside and end a turn wherever it is. A goal check is asked when the model
@@ -35,7 +35,7 @@ def stopped(state: State, limits: Limits) -> TurnEnd | None:
 def out_of_steps(state: State, limits: Limits) -> TurnEnd | None:
     """How a turn ends that may have no further step, None when it may. Between turns, that is the next one."""
     if state.task is not None:
-        steps, most = state.task.steps, state.task.submitted.max_steps
+        steps, most = state.task.run_steps, state.task.submitted.max_steps
     else:
         steps, most = state.steps if state.turn_open else 0, limits.steps_per_turn
     return TurnEnd(reason="max_steps", message=f"{steps} steps") if steps >= most else None

@@ -21,8 +21,6 @@ from flightlog.runtime.tool_checks import ToolChecks
 from flightlog.runtime.tool_output import Rendered, failed, rendered, told
 from flightlog_hookspecs.events import About, ApprovalAsked, ApprovalDecided, Resumed, ToldBy
 from flightlog_hookspecs.hooks import Ask, Deny, ProposedCall
-from flightlog_hookspecs.subagents import Children
-from flightlog_hookspecs.timers import Timers
 from flightlog_hookspecs.tools import REPEATABLE, Done, Mode, NotDone, ToolContext, Unknown
 
 

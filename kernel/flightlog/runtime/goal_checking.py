@@ -10,7 +10,7 @@ from attrs import field, frozen
 
 from flightlog.core import canonical
 from flightlog.core.state import State
-from flightlog.core.task import Task
+from flightlog.core.task import GOAL_ID, Task
 from flightlog.runtime.hooks import Wish
 from flightlog.runtime.plugin_call import Failed, call
 from flightlog.runtime.redacting import Redacting
@@ -82,8 +82,9 @@ class GoalChecks:
 
 
 def is_checked(state: State) -> bool:
-    """Whether a goal check has a say in how the open turn ends."""
-    return state.task is not None and not state.task.ended and state.task.submitted.goal_check != ""
+    """Whether a goal check has a say in how the open turn ends: not while the model is still to be woken."""
+    waits = any(timer != GOAL_ID for timer in state.timers)
+    return state.task is not None and not state.task.ended and state.task.submitted.goal_check != "" and not waits
 
 
 def aim(state: State) -> tuple[str, str] | None:
