@@ -55,6 +55,10 @@ Resumed = Literal["", "repeatable", "reconciled", "answered"]
 ToldBy = Literal["", "reconcile", "person", "done_row"]
 TaskClass = Literal["core", "normal", "batch"]
 TaskStateName = Literal["pending", "running", "recovering", "paused", "completed", "failed", "cancelled"]
+CheckpointLevel = Literal["light", "heavy", "archive"]
+Phase = Literal["observe", "think", "act"]
+"""What a task is doing: looking at what came, waiting for the model, running tools."""
+Refreshed = Literal["same", "changed", "failed"]
 AnswerFinish = Literal[FinishReason, "interrupted"]
 
 
@@ -630,6 +634,75 @@ class GoalChecked:
 
 
 @frozen(kw_only=True)
+class CheckpointWritten:
+    """How far the task has come at this row, by the log's own count. It refers to rows and repeats none.
+
+    `steps` are the finished ones of all turns, `calls` the tool bodies started, `tokens` all that answers counted,
+    `recoveries` how often it was taken up from a dead worker; `action` tells what the last step called (16 hex digits
+    of a sha256), `no_progress` how many steps did the same and brought nothing new.
+
+    A light one has no more. The others have the `fingerprint` of what the work is based on, the `history` (sha256, in
+    hex) of what the model sees, the row of the `compaction` in force, the rows of the `results` of the open step, and
+    a `summary`: what was done and what is next, in a few words.
+    """
+
+    kind: ClassVar[Literal["checkpoint/written"]] = "checkpoint/written"
+    level: CheckpointLevel
+    phase: Phase
+    steps: int
+    calls: int = 0
+    tokens: int = 0
+    recoveries: int = 0
+    action: str = ""
+    no_progress: int = 0
+    fingerprint: str = ""
+    history: str = ""
+    compaction: int | None = None
+    results: tuple[int, ...] = ()
+    summary: str = ""
+
+
+@frozen(kw_only=True)
+class CheckpointSkipped:
+    """The checkpoint in row `checkpoint_seq` disagrees with the log, so the one before it was gone on from."""
+
+    kind: ClassVar[Literal["checkpoint/skipped"]] = "checkpoint/skipped"
+    checkpoint_seq: int
+    why: str
+
+
+@frozen(kw_only=True)
+class Refresh:
+    """A read whose result the model still sees, of the call in row `call_seq`, and what came of asking again.
+
+    `answer` tells what it answers now (16 hex digits of a sha256), "" when it failed.
+    """
+
+    call_seq: int
+    came: Refreshed
+    answer: str = ""
+
+
+@frozen(kw_only=True)
+class TaskResynced:
+    """The task goes on under another owner, or after a pause: what it is based on and what it has read were looked at.
+
+    `before` is the fingerprint that the log has, `after` the one of now; where they differ, `changed` names the parts
+    ("goal", "parameters", "system", "tools", "model"), the open turn was closed as interrupted, and a new head starts
+    the next one. `refreshed` are the reads that were asked for again, newest first, `left_out` counts those beyond the
+    bound. `checkpoint_seq` is the checkpoint that it goes on from, None when none was sound.
+    """
+
+    kind: ClassVar[Literal["task/resync"]] = "task/resync"
+    before: str
+    after: str
+    changed: tuple[str, ...] = ()
+    refreshed: tuple[Refresh, ...] = ()
+    left_out: int = 0
+    checkpoint_seq: int | None = None
+
+
+@frozen(kw_only=True)
 class PluginLoaded:
     """A plugin was registered while the session was open."""
 
@@ -696,6 +769,9 @@ Event = (
     | TaskAmended
     | TaskState
     | GoalChecked
+    | TaskResynced
+    | CheckpointWritten
+    | CheckpointSkipped
     | PluginLoaded
     | PluginUnloaded
     | PluginFault

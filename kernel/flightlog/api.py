@@ -14,7 +14,7 @@ import trio
 from flightlog.core.context import HOST_SECTION, given
 from flightlog.core.limits import QUERY_MAX_ROWS, QUERY_MAX_S, Limits
 from flightlog.runtime.approvals import Approvals
-from flightlog.runtime.arriving import checked_name, fork_session, import_session
+from flightlog.runtime.arriving import checked_name, fork_session, fork_task, import_session
 from flightlog.runtime.child_opening import House
 from flightlog.runtime.children import Children
 from flightlog.runtime.clock import Boundary, Clock, no_boundary
@@ -336,6 +336,18 @@ class Kernel:
         checked_name(name)
         reader = self.read(source)
         await fork_session(self._store, reader, turn, name, title, self.registry.versions, self._clock)
+
+    async def fork_task(self, source: str, checkpoint: int, *, id: str | None = None) -> str:
+        """Enter a task that goes on from where task `source` stood at the checkpoint in that row; returns its id.
+
+        It has the goal and the limits that held there and the steps that were finished by then, which count for it,
+        under a uid of its own; it is pending, was never recovered, and inherits no inbox. `source` may be running or
+        have ended, and is not changed. Raises `UsageError` when row `checkpoint` is no checkpoint (the
+        view `checkpoints` lists them), when no step was finished before it, or when there is a session `id`.
+        """
+        name = f"task-{self._clock.new_id()[-12:]}" if id is None else checked_name(id)
+        await fork_task(self._store, self.read(source), checkpoint, name, self.registry.versions, self._clock)
+        return name
 
     async def backup(self, target: str | os.PathLike[str]) -> None:
         """Copy the whole file to the new file `target` (mode 0600) while everything goes on.

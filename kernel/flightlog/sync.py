@@ -534,6 +534,10 @@ class Kernel:
         """Make session `name` of what the model saw in session `source` up to the end of `turn`."""
         return self._thread.run(lambda: self._kernel.fork(source, turn, name, title=title))
 
+    def fork_task(self, source: str, checkpoint: int, *, id: str | None = None) -> str:
+        """Enter a task that goes on from where task `source` stood at a checkpoint; returns its id."""
+        return self._thread.run(lambda: self._kernel.fork_task(source, checkpoint, id=id))
+
     def backup(self, target: str | os.PathLike[str]) -> None:
         """Copy the whole file to the new file `target` while everything goes on."""
         return self._thread.run(self._kernel.backup, target)

@@ -17,6 +17,8 @@ from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
+    CheckpointSkipped,
+    CheckpointWritten,
     Event,
     GoalChecked,
     Head,
@@ -39,6 +41,7 @@ from flightlog_hookspecs.events import (
     SubagentSettled,
     SubagentSpawned,
     TaskAmended,
+    TaskResynced,
     TaskState,
     TaskSubmitted,
     TimerCancelled,
@@ -154,6 +157,13 @@ REPEATS = evolve(SET, every_us=1_000_000)
 FIRED = TimerFired(timer="t", due_us=5)
 FIRED_ON = evolve(FIRED, missed=1, next_us=2_000_005)
 STOPPED = TimerCancelled(timer="t")
+LIGHT = CheckpointWritten(level="light", phase="think", steps=1)
+HEAVY = CheckpointWritten(level="heavy", phase="act", steps=0, summary="Done: nothing. Next: run look.")
+ARCHIVE = evolve(HEAVY, level="archive", phase="observe")
+ARCHIVED: Log = (*OF_TASK, ARCHIVE)
+SKIPPED = CheckpointSkipped(checkpoint_seq=4, why="steps 0, the log says 1")
+RESYNC = TaskResynced(before="a", after="a", checkpoint_seq=4)
+TASK_ANSWERED: Log = (*OF_TASK, TurnStart(), StepStart(), HEADER, evolve(SENT, header_seq=6), SAID)
 FAULT = PluginFault(plugin="p", hook="h", error="broken")
 
 CASES: dict[str, list[Case]] = {
@@ -386,7 +396,10 @@ CASES: dict[str, list[Case]] = {
         (REST, SUBMITTED),
         ((CREATED, REPAIRED), SUBMITTED),
     ],
-    "task-missing": [(REST, AMENDED), (REST, RUNS), ((*REST, TurnStart()), CHECKED)],
+    "task-missing": [
+        *((REST, event) for event in (AMENDED, RUNS, ARCHIVE, SKIPPED, RESYNC)),
+        ((*REST, TurnStart()), CHECKED),
+    ],
     "goal-checked": [
         ((*OF_TASK, RUNS), CHECKED),
         ((*OF_TASK, RUNS, TurnStart(), StepStart()), CHECKED),
@@ -440,6 +453,19 @@ CASES: dict[str, list[Case]] = {
         ((*REST, evolve(REPEATS, times=1)), FIRED_ON),
         ((*REST, evolve(REPEATS, until_us=2_000_004)), FIRED_ON),
         ((*REST, evolve(REPEATS, until_us=2_000_004)), evolve(FIRED_ON, missed=2, next_us=None)),
+    ],
+    "checkpoint-place": [
+        (OF_TASK, LIGHT),
+        (OF_TASK, HEAVY),
+        ((*OF_TASK, TurnStart()), HEAVY),
+        ((*OF_TASK, TurnStart()), ARCHIVE),
+        ((*OF_TASK, TurnStart(), StepStart()), LIGHT),
+        ((*OF_TASK, TurnStart(), StepStart()), HEAVY),
+        (TASK_ANSWERED, ARCHIVE),
+    ],
+    "checkpoint-named": [
+        (ARCHIVED, evolve(SKIPPED, checkpoint_seq=3)),
+        (ARCHIVED, evolve(RESYNC, checkpoint_seq=5)),
     ],
     "result-call": [
         (CALLING, RESULT),
@@ -513,6 +539,9 @@ PLACES: dict[type, tuple[Log, Event]] = {
     TaskAmended: (OF_TASK, AMENDED),
     TaskState: (OF_TASK, RUNS),
     GoalChecked: ((*OF_TASK, RUNS, TurnStart()), CHECKED),
+    TaskResynced: (ARCHIVED, RESYNC),
+    CheckpointWritten: (TASK_ANSWERED, HEAVY),
+    CheckpointSkipped: (ARCHIVED, SKIPPED),
     PluginFault: (STARTED, FAULT),
     PluginLoaded: (REST, LOADED),
     PluginUnloaded: ((*REST, LOADED), GONE),
@@ -595,6 +624,9 @@ def test_every_rule_has_an_example() -> None:
         pytest.param((*STARTED, BESIDE, RESULT), CAME, id="a child settles behind the result of its call"),
         pytest.param((*STARTED, BESIDE), CAME, id="a child settles before the result of its call"),
         pytest.param(REST, FAULT, id="a plugin's fault outside of turns"),
+        pytest.param((*TASK_ANSWERED, StepEnd()), LIGHT, id="a light checkpoint behind the end of a step"),
+        pytest.param((*ARCHIVED, SKIPPED), SKIPPED, id="a checkpoint that is skipped once more"),
+        pytest.param(OF_TASK, evolve(RESYNC, checkpoint_seq=None), id="a task goes on without a checkpoint"),
         pytest.param(OPEN, evolve(SAID, finish="interrupted"), id="an answer is cut off"),
         pytest.param(OPEN, evolve(ASKED, finish="stop"), id="calls that end with stop"),
     ],

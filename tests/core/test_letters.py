@@ -18,6 +18,7 @@ from flightlog_hookspecs.events import (
     ApprovalAsked,
     ApprovalDecided,
     AssistantMessage,
+    CheckpointWritten,
     Event,
     Head,
     InboxSplice,
@@ -211,7 +212,9 @@ def test_an_amendment_keeps_what_it_does_not_name_and_tells_the_model_that_has_h
 def test_a_cancel_of_a_task_that_nobody_runs_ends_it() -> None:
     for state in (TASK, BEGUN, in_state("paused", "question")):
         cancelled = TaskState(state="cancelled", cause="c")
-        assert outcome_of(state, letter("cancel", Stop(cause="c"))) == ([cancelled], "obeyed", "")
+        (checkpoint, *events), *outcome = outcome_of(state, letter("cancel", Stop(cause="c")))
+        assert isinstance(checkpoint, CheckpointWritten)
+        assert (events, outcome) == ([cancelled], ["obeyed", ""])
     assert outcome_of(IN_TURN, letter("cancel", Stop(cause="c"))) == ([], "obeyed", "")
 
 

@@ -19,6 +19,8 @@ from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
+    CheckpointSkipped,
+    CheckpointWritten,
     Event,
     GoalChecked,
     InboxSplice,
@@ -34,6 +36,7 @@ from flightlog_hookspecs.events import (
     SubagentSettled,
     SubagentSpawned,
     TaskAmended,
+    TaskResynced,
     TaskState,
     TaskSubmitted,
     TimerCancelled,
@@ -220,6 +223,9 @@ TWICE: dict[str, str | None] = {
     "task/submitted": "task-submitted",
     "task/amended": None,
     "goal/checked": None,
+    "task/resync": None,
+    "checkpoint/written": None,
+    "checkpoint/skipped": None,
 }
 """The rule that refuses an event behind itself; None where it may be repeated."""
 
@@ -249,12 +255,19 @@ def test_an_event_written_twice_is_refused(log: LegalLog) -> None:
         assert refusal(after, record) in rules, record.event.kind
 
 
+REFERENCES = ("header_seq", "message_seq", "call_seq", "asked_seq", "checkpoint_seq")
+
+
 def renumbered(records: Sequence[Record]) -> list[Record]:
     """`records` as somebody leaves them who closes the gaps and corrects every reference to a row."""
     new = {record.seq: seq for seq, record in enumerate(records, 1)}
 
     def moved(event: Event) -> Event:
-        names = [name for name in ("header_seq", "message_seq", "call_seq", "asked_seq") if getattr(event, name, None)]
+        names = [
+            name
+            for name in ("header_seq", "message_seq", "call_seq", "asked_seq", "checkpoint_seq")
+            if getattr(event, name, None)
+        ]
         return evolve(event, **{name: new.get(getattr(event, name), 0) for name in names})
 
     return [evolve(record, seq=new[record.seq], event=moved(record.event)) for record in records]
@@ -263,10 +276,10 @@ def renumbered(records: Sequence[Record]) -> list[Record]:
 OPENS_OR_CLOSES: dict[str, set[str]] = {
     "session/created": {"created-first"},
     "session/opened": {"epoch"},
-    "turn/start": {"turn-outside", "place"},
-    "turn/end": {"turn-nested", "closed-in-turn", "place"},
-    "step/start": {"step-outside", "turn-outside", "place"},
-    "step/end": {"step-nested", "turn-step-open", "place"},
+    "turn/start": {"turn-outside", "place", "checkpoint-place"},
+    "turn/end": {"turn-nested", "closed-in-turn", "place", "checkpoint-place"},
+    "step/start": {"step-outside", "turn-outside", "place", "checkpoint-place"},
+    "step/end": {"step-nested", "turn-step-open", "place", "checkpoint-place"},
 }
 """What refuses the row behind a lost bracket, whatever it is."""
 
@@ -279,8 +292,12 @@ AFTER_ATTEMPT: dict[str, str] = {
     "tool/call": "call-named",
     "tool/result": "call-named",
     "approval/asked": "call-named",
+    "checkpoint/written": "checkpoint-place",
 }
 """What refuses a row of the same step when the end of the attempt before it is lost."""
+
+
+OF_A_TASK = (TaskAmended, TaskState, GoalChecked, TaskResynced, CheckpointWritten, CheckpointSkipped)
 
 
 def traces(state: State, lost: Record, rest: Sequence[Record]) -> set[str]:
@@ -316,8 +333,11 @@ def traces(state: State, lost: Record, rest: Sequence[Record]) -> set[str]:
             again = any(isinstance(r.event, TimerFired) and r.event.timer == timer for r in rest)
             return {"timer-due"} if again else set()
         case TaskSubmitted():
-            needed = any(isinstance(r.event, (TaskAmended, TaskState, GoalChecked)) for r in rest)
+            needed = any(isinstance(r.event, OF_A_TASK) for r in rest)
             return {"task-missing"} if needed else set()
+        case CheckpointWritten():
+            named = any(getattr(r.event, "checkpoint_seq", None) == lost.seq for r in rest)
+            return {"checkpoint-named"} if named else set()
         case TaskState():
             assert state.task is not None, "the log was legal"
             then = next((r.event.state for r in rest if isinstance(r.event, TaskState)), None)

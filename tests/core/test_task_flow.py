@@ -34,6 +34,7 @@ from flightlog_hookspecs.events import (
     ApprovalAsked,
     ApprovalDecided,
     AssistantMessage,
+    CheckpointWritten,
     Event,
     GoalChecked,
     Head,
@@ -45,6 +46,7 @@ from flightlog_hookspecs.events import (
     SessionOpened,
     StepEnd,
     SubagentSpawned,
+    TaskResynced,
     TaskState,
     TaskStateName,
     TaskSubmitted,
@@ -104,7 +106,8 @@ def ended(reason: TurnEndReason, state: State = IN_TURN, **how: str) -> State:
 
 
 def test_a_new_task_begins_with_its_goal() -> None:
-    running, splice = written(next_of(claimed(evolve(WISH, parameters='{"n":1}'))))
+    running, checkpoint, splice = written(next_of(claimed(evolve(WISH, parameters='{"n":1}'))))
+    assert isinstance(checkpoint, CheckpointWritten)
     assert running == TaskState(state="running")
     assert isinstance(splice, InboxSplice)
     assert (splice.message_id, splice.source) == (GOAL_ID, "user")
@@ -144,7 +147,8 @@ def test_the_end_of_a_turn_is_the_task_s_also_for_the_worker_that_finds_it(
 
 
 def test_an_error_says_what_it_was() -> None:
-    (event,) = written(next_of(ended("error", code="Broken", message="it broke"), "drive"))
+    checkpoint, event = written(next_of(ended("error", code="Broken", message="it broke"), "drive"))
+    assert isinstance(checkpoint, CheckpointWritten)
     assert isinstance(event, TaskState)
     assert event.message == "Broken: it broke"
 
@@ -156,7 +160,7 @@ def test_a_goal_is_met_only_where_a_check_decides_it() -> None:
         spoken = after(running, *follow(running, 1, (), Limits(), stops=True))
         over = after(spoken, *closing(spoken, TurnEnd(reason="completed"), (), "aborted")[:-1], *checks)
         over = after(over, TurnEnd(reason="completed"))
-        (event,) = written(next_of(over, "drive"))
+        _, event = written(next_of(over, "drive"))
         assert isinstance(event, TaskState)
         assert event.goal_met is met
 
@@ -196,12 +200,14 @@ def test_recoveries_count_anew_once_a_step_is_finished() -> None:
     state = after(state, *written(next_of(state)))
     state = after(
         state,
+        TaskResynced(before="", after=""),
         RequestHeader(head=Head(adapter="a", model="m"), reason="first"),
         RequestSent(attempt=1, header_seq=900, messages=0, sha256=""),
         AssistantMessage(attempt=1, content=text_blocks("done"), finish="stop"),
     )
     events = follow(state, 900, (), Limits(), stops=True)
-    assert events[:2] == (StepEnd(), TaskState(state="running"))
+    assert (events[0], events[2]) == (StepEnd(), TaskState(state="running"))
+    assert isinstance(events[1], CheckpointWritten)
     task = after(state, *events).task
     assert task is not None
     assert (task.recoveries, task.stuck, task.state) == (1, 0, "running")

@@ -199,6 +199,6 @@ def test_whatever_became_of_a_task_there_is_a_report_that_agrees_with_the_views(
     (row,) = tasks_view(records)
     assert report.at.state == row[2]
     assert report.goal_met == (None if row[5] is None else bool(row[5]))
-    assert sum(step.duration_us is not None for step in report.steps) == row[9]
-    assert len(report.recoveries) == row[11]
+    assert sum(step.duration_us is not None for step in report.steps) == row[12]
+    assert len(report.recoveries) == row[17]
     show_report(Output(as_json=True), report)

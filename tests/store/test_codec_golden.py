@@ -13,6 +13,8 @@ from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
+    CheckpointSkipped,
+    CheckpointWritten,
     DeltaPiece,
     Event,
     GoalChecked,
@@ -24,6 +26,7 @@ from flightlog_hookspecs.events import (
     PluginUnloaded,
     PluginVersion,
     Record,
+    Refresh,
     RequestFailed,
     RequestHeader,
     RequestRetry,
@@ -38,6 +41,7 @@ from flightlog_hookspecs.events import (
     SubagentSettled,
     SubagentSpawned,
     TaskAmended,
+    TaskResynced,
     TaskState,
     TaskSubmitted,
     TimerCancelled,
@@ -160,6 +164,27 @@ EVENTS: tuple[Event, ...] = (
     ),
     TimerFired(timer="timer-1", due_us=3, missed=1, next_us=4_000_003),
     TimerCancelled(timer="timer-1", by="ada"),
+    TaskResynced(
+        before="0a",
+        after="0b",
+        changed=("goal",),
+        refreshed=(Refresh(call_seq=9, came="changed", answer="0c"), Refresh(call_seq=7, came="failed")),
+        left_out=1,
+        checkpoint_seq=4,
+    ),
+    CheckpointWritten(level="light", phase="think", steps=2, calls=3, tokens=40, recoveries=1, action="0d"),
+    CheckpointWritten(
+        level="heavy",
+        phase="observe",
+        steps=1,
+        no_progress=2,
+        fingerprint="0a",
+        history="0e",
+        compaction=3,
+        results=(9, 10),
+        summary="Done: 1 steps. Next: ask.",
+    ),
+    CheckpointSkipped(checkpoint_seq=4, why="steps 2, the log says 1"),
 )
 GOLDEN = (
     ('{"uid":"0123456789abcdef0123456789abcdef","title":"Ünïcode"}', "c6532fcb80064de3"),
@@ -245,6 +270,19 @@ GOLDEN = (
     ),
     ('{"timer":"timer-1","due_us":3,"missed":1,"next_us":4000003}', "0d30702d106d1877"),
     ('{"timer":"timer-1","by":"ada"}', "8b2db804165258cc"),
+    (
+        '{"before":"0a","after":"0b","changed":["goal"],"refreshed":[{"call_seq":9,"came":"changed","answer":"0c"},{"call_seq":7,"came":"failed"}],"left_out":1,"checkpoint_seq":4}',
+        "27e65286f1058ff2",
+    ),
+    (
+        '{"level":"light","phase":"think","steps":2,"calls":3,"tokens":40,"recoveries":1,"action":"0d"}',
+        "d61d5b326e42362f",
+    ),
+    (
+        '{"level":"heavy","phase":"observe","steps":1,"no_progress":2,"fingerprint":"0a","history":"0e","compaction":3,"results":[9,10]}',
+        "10def1f6c0d50354",
+    ),
+    ('{"checkpoint_seq":4}', "299e74e216d84edd"),
 )
 """Of each row its data and the beginning of its digest."""
 

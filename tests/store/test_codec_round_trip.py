@@ -32,6 +32,8 @@ from flightlog_hookspecs.events import (
     ApprovalAsked,
     AssistantDelta,
     AssistantMessage,
+    CheckpointSkipped,
+    CheckpointWritten,
     DeltaPiece,
     Event,
     GoalChecked,
@@ -100,6 +102,10 @@ def words_of(event: Any) -> str | None:
             return event.message or None
         case GoalChecked():
             return event.missing or None
+        case CheckpointWritten():
+            return event.summary or None
+        case CheckpointSkipped():
+            return event.why or None
         case PluginFault():
             return event.error or None
         case SessionRepaired():

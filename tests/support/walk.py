@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
 from attrs import define, evolve, field
 from hypothesis import strategies as st
 
+from flightlog.core import checkpoints
 from flightlog.core.context import joined
 from flightlog.core.fold import asked_about, fold, placed
 from flightlog.core.history import EncodedRequest, History
@@ -23,6 +25,7 @@ from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
+    CheckpointLevel,
     DeltaPiece,
     Event,
     GoalChecked,
@@ -32,6 +35,7 @@ from flightlog_hookspecs.events import (
     PluginFault,
     PluginVersion,
     Record,
+    Refresh,
     RequestFailed,
     RequestHeader,
     RequestRetry,
@@ -48,6 +52,7 @@ from flightlog_hookspecs.events import (
     SubagentSettled,
     SubagentSpawned,
     TaskAmended,
+    TaskResynced,
     TaskState,
     TaskSubmitted,
     TimerCancelled,
@@ -189,13 +194,15 @@ class Walk:
         if state.unsettled:
             yield self._settle
         if state.task and not state.task.ended:
-            yield from (self._move_task, self._move_task, self._amend)
+            yield from (self._move_task, self._move_task, self._amend, self._resync)
             if state.turn_open and state.step is None:
                 yield self._check_goal
         if self._random.random() < 0.2:
             yield self._set_timer
         if state.timers:
             yield from (self._fire, self._fire, self._cancel_timer)
+        if state.task and (place := self._checkpoint_level()):
+            yield from [partial(self._checkpoint, place)] * 2
         if self._random.random() < 0.1:
             yield from (self._fault, *([self._decide] if state.questions else []))
         if state.next_turn or state.next_step:
@@ -292,6 +299,32 @@ class Walk:
             check=self.state.task.submitted.goal_check, met=not missing, missing=missing, plugin="p", plugin_version="1"
         )
         return (checked,)
+
+    def _checkpoint_level(self) -> CheckpointLevel | None:
+        """The level of the checkpoints that may stand here."""
+        state = self.state
+        if state.step:
+            return "heavy" if state.step.phase == "answered" else None
+        return "light" if state.turn_open else "archive"
+
+    def _checkpoint(self, level: CheckpointLevel) -> tuple[Event, ...]:
+        """A checkpoint that says what the log says, or one that does not."""
+        assert self.state.task is not None, "asked for a task only"
+        written = checkpoints.checkpoint(self.state, level, "observe", next_to_do=self._drawn(_brief))
+        wrong = self._drawn(st.sampled_from([{}, {}, {}, {"steps": 999}, {"history": "ab"}, {"fingerprint": ""}]))
+        return (evolve(written, **wrong),)
+
+    def _resync(self) -> tuple[Event, ...]:
+        task = self.state.task
+        assert task is not None, "asked for a task only"
+        resynced = TaskResynced(
+            before=self._drawn(_brief),
+            after=self._drawn(_brief),
+            changed=self._drawn(st.sampled_from([(), ("goal",), ("system", "tools")])),
+            refreshed=self._drawn(st.sampled_from([(), (Refresh(call_seq=9, came="same", answer="ab"),)])),
+            checkpoint_seq=task.mark.seq if task.mark else None,
+        )
+        return (*checkpoints.skipped(self.state), resynced)
 
     def _amend(self) -> tuple[Event, ...]:
         return (TaskAmended(goal=self._drawn(_words), by=self._drawn(_brief)),)

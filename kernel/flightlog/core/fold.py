@@ -11,17 +11,21 @@ from typing import Any
 
 from attrs import evolve
 
+from flightlog.core import checkpoints
 from flightlog.core import task as tasks
+from flightlog.core.changed import changed
 from flightlog.core.context import told
 from flightlog.core.doubt import after_result
 from flightlog.core.progress import gist, repeats, told_in
-from flightlog.core.state import NO_COUNTS, Call, Pending, State, Step, changed
+from flightlog.core.state import NO_COUNTS, Call, Pending, State, Step
 from flightlog.core.timer import Timer, fired
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.events import (
     ApprovalAsked,
     ApprovalDecided,
     AssistantMessage,
+    CheckpointSkipped,
+    CheckpointWritten,
     Event,
     GoalChecked,
     InboxSplice,
@@ -42,6 +46,7 @@ from flightlog_hookspecs.events import (
     SubagentSettled,
     SubagentSpawned,
     TaskAmended,
+    TaskResynced,
     TaskState,
     TaskSubmitted,
     TimerCancelled,
@@ -60,7 +65,12 @@ from flightlog_hookspecs.stream import Usage
 def fold(state: State, event: Event, seq: int, epoch: int) -> State:
     """The state after `event`, which stands at `seq`. Kinds that change nothing return `state`."""
     apply = _APPLY.get(type(event))
-    return apply(state, event, seq, epoch) if apply else state
+    if apply is None:
+        return state
+    state = apply(state, event, seq, epoch)
+    if state.task is None or (task := tasks.counted(state.task, event)) is state.task:
+        return state
+    return changed(state, task=task)
 
 
 def placed(state: State, event: Event) -> tuple[int | None, int | None]:
@@ -81,7 +91,8 @@ def _opened(state: State, event: SessionOpened, seq: int, epoch: int) -> State:
     if step is not None and event.lock != state.lock:
         calls = [evolve(call, outlived=call.started is not None) for call in step.calls]
         step = changed(step, calls=tuple(calls))
-    return changed(state, epoch=epoch, closed=False, lock=event.lock, plugins=event.plugins, step=step)
+    task = changed(state.task, resynced=False) if state.task else None
+    return changed(state, epoch=epoch, closed=False, lock=event.lock, plugins=event.plugins, step=step, task=task)
 
 
 def _closed(state: State, event: SessionClosed, seq: int, epoch: int) -> State:
@@ -115,8 +126,10 @@ def _splice(state: State, event: InboxSplice, seq: int, epoch: int) -> State:
 
 
 def _turn_start(state: State, event: TurnStart, seq: int, epoch: int) -> State:
+    first = state.task is not None and state.turn == 0  # a task that has just begun has nothing to look at again
     return changed(
         state,
+        task=changed(state.task, resynced=True) if first and state.task else state.task,
         turn=state.turn + 1,
         turn_open=True,
         steps=0,
@@ -158,7 +171,8 @@ def _user_message(state: State, event: UserMessage, seq: int, epoch: int) -> Sta
 
 
 def _header(state: State, event: RequestHeader, seq: int, epoch: int) -> State:
-    return changed(state, header=event, header_seq=seq)
+    task = changed(state.task, rebased="") if state.task else None
+    return changed(state, header=event, header_seq=seq, task=task)
 
 
 def _step(state: State) -> Step:
@@ -215,7 +229,7 @@ def _tool_result(state: State, event: ToolResult, seq: int, epoch: int) -> State
     call = _step(state).calls[event.position]
     if event.outcome == "unknown" or state.doubts:
         state = changed(state, doubts=after_result(state.doubts, call.signature, event.outcome, seq))
-    return _with_call(state, event.position, outcome=event.outcome, output=gist(event.content))
+    return _with_call(state, event.position, outcome=event.outcome, output=gist(event.content), result_seq=seq)
 
 
 def _asked(state: State, event: ApprovalAsked, seq: int, epoch: int) -> State:
@@ -296,6 +310,19 @@ def _goal_checked(state: State, event: GoalChecked, seq: int, epoch: int) -> Sta
     return changed(state, task=tasks.checked(_task(state), event))
 
 
+def _checkpoint(state: State, event: CheckpointWritten, seq: int, epoch: int) -> State:
+    judged = checkpoints.judged(state, event, seq)
+    return changed(state, task=tasks.checkpointed(_task(state), event, seq, judged))
+
+
+def _skipped(state: State, event: CheckpointSkipped, seq: int, epoch: int) -> State:
+    return changed(state, task=tasks.skipping(_task(state), event))
+
+
+def _resynced(state: State, event: TaskResynced, seq: int, epoch: int) -> State:
+    return changed(state, task=tasks.resynced(_task(state), event))
+
+
 def _loaded(state: State, event: PluginLoaded, seq: int, epoch: int) -> State:
     return changed(state, plugins=(*state.plugins, PluginVersion(name=event.plugin, version=event.version)))
 
@@ -349,6 +376,9 @@ _APPLY: dict[type, Callable[[State, Any, int, int], State]] = {
     TaskAmended: _amended,
     TaskState: _task_state,
     GoalChecked: _goal_checked,
+    TaskResynced: _resynced,
+    CheckpointWritten: _checkpoint,
+    CheckpointSkipped: _skipped,
     PluginLoaded: _loaded,
     PluginUnloaded: _unloaded,
 }

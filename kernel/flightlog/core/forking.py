@@ -17,6 +17,7 @@ from flightlog.core.state import EMPTY, State
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import (
     AssistantMessage,
+    CheckpointWritten,
     Event,
     Record,
     RequestHeader,
@@ -26,6 +27,7 @@ from flightlog_hookspecs.events import (
     SessionOpened,
     StepEnd,
     StepStart,
+    TaskSubmitted,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -58,6 +60,50 @@ def forked(
         f"session {created.origin_session!r} has {completed} completed turns, so it cannot be forked "
         f"at the end of turn {turn}"
     )
+
+
+def forked_task(
+    source: Iterable[Record], checkpoint: int, session: str, created: SessionCreated, opened: SessionOpened, at_us: int
+) -> tuple[Record, ...]:
+    """The whole log of task `session`, a fork of the task with the records `source` at the checkpoint in that row.
+
+    It has the goal and the limits that held there and the steps that were finished by then; a turn that was open is
+    interrupted. `source` is legal and is read as far as that row. Raises `UsageError` when no checkpoint stands there,
+    and when no step was finished before.
+    """
+    name, records = created.origin_session, list[Record]()
+    for record in source:
+        records.append(record)
+        if record.seq == checkpoint:
+            break
+    if not records or not isinstance(records[-1].event, CheckpointWritten):
+        raise UsageError(f"row {checkpoint} of {name!r} is no checkpoint of a task")
+    finished = [record for record in records if isinstance(record.event, (StepEnd, TurnEnd))]
+    if not finished:
+        raise UsageError(
+            f"no step of task {name!r} was finished before checkpoint {checkpoint}: submit it anew instead"
+        )
+    last = finished[-1]
+    fork = _Fork(session)
+    fork.add(evolve(created, origin_turn=last.turn or 0), at_us)
+    fork.add(_submitted_as_of(records), at_us)
+    fork.add(opened, at_us)
+    for record in records[: last.seq]:
+        fork.take(record)
+    if isinstance(last.event, StepEnd):
+        fork.add(TurnEnd(reason="interrupted", message="the task was forked here"), at_us)
+    fork.add(SessionClosed(), at_us)
+    return tuple(fork.records)
+
+
+def _submitted_as_of(records: Iterable[Record]) -> TaskSubmitted:
+    """The task of these records as it would be submitted at their end: with the goal of then, and due at once."""
+    state = EMPTY
+    for record in records:
+        state = fold(state, record.event, record.seq, record.epoch)
+    task = state.task
+    assert task is not None, "legality: only tasks have checkpoints"
+    return evolve(task.submitted, goal=task.goal, parameters=task.parameters, due_us=None)
 
 
 class _Fork:

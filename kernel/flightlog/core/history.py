@@ -14,6 +14,8 @@ from typing import TypeVar, cast, overload
 
 from attrs import define, field
 
+from flightlog.core.canonical import dumps_typed
+from flightlog_hookspecs.content import Block, FileBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from flightlog_hookspecs.events import AssistantMessage, Event, Head, Message, ToolResult, UserMessage
 
 Place = tuple[int, int]
@@ -33,6 +35,39 @@ def place_of(event: Event, seq: int) -> Place | None:
             return event.message_seq, event.position + 1
         case _:
             return None
+
+
+def extended(digest: str, message: Message) -> str:
+    """The digest (sha256, in hex) of what a model sees once `message` joins what has `digest`; "" is nothing.
+
+    Each message is hashed once, in the order in which they were written, so a long session costs O(n) in all.
+    """
+    match message:
+        case UserMessage():
+            said: list[object] = ["user"]
+        case AssistantMessage():
+            said = ["assistant", message.replay]
+        case ToolResult():
+            said = ["tool", message.position, message.call_id, message.outcome]
+    said.append([_seen(block) for block in message.content])
+    return hashlib.sha256(digest.encode() + dumps_typed(said).encode()).hexdigest()
+
+
+def answer_digest(content: tuple[Block, ...]) -> str:
+    """What tells one answer of a tool from another (sha256, in hex)."""
+    return hashlib.sha256(dumps_typed([_seen(block) for block in content]).encode()).hexdigest()
+
+
+def _seen(block: Block) -> list[str]:
+    match block:
+        case TextBlock():
+            return ["text", block.text]
+        case ThinkingBlock():
+            return ["thinking", block.text, block.replay]
+        case ToolCallBlock():
+            return ["call", block.call_id, block.name, block.arguments]
+        case FileBlock():
+            return ["file", block.name, block.media_type, block.sha256]
 
 
 @define

@@ -21,6 +21,8 @@ from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
+    CheckpointSkipped,
+    CheckpointWritten,
     Event,
     GoalChecked,
     InboxSplice,
@@ -42,6 +44,7 @@ from flightlog_hookspecs.events import (
     SubagentSettled,
     SubagentSpawned,
     TaskAmended,
+    TaskResynced,
     TaskState,
     TaskSubmitted,
     TimerCancelled,
@@ -91,6 +94,8 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         "task-state": "a task goes from one state only to those that may follow it, and from an ended one to none",
         "task-ends-in-turn": "a task is completed, failed or cancelled outside of turns",
         "goal-checked": "goal/checked names the check of the task, and stands between the steps of a turn",
+        "checkpoint-place": "a light checkpoint stands between steps, a heavy one after an answer, others out of turns",
+        "checkpoint-named": "checkpoint/skipped and task/resync name checkpoints of the session",
         "claim-lost": "a claimed message enters a step before anything else happens",
         "claim-content": "a claimed message enters the step unchanged",
         "section-shape": "a message about a prompt section is one of context, in one or two texts",
@@ -268,7 +273,9 @@ def _submitted(state: State, event: TaskSubmitted) -> None:
         raise Illegal("task-submitted", "task/submitted at this point")
 
 
-def _of_task(state: State, event: TaskAmended | TaskState | GoalChecked) -> Task:
+def _of_task(
+    state: State, event: TaskAmended | TaskState | GoalChecked | TaskResynced | CheckpointWritten | CheckpointSkipped
+) -> Task:
     if state.task is None:
         raise Illegal("task-missing", f"{event.kind} in a session without a task")
     return state.task
@@ -291,6 +298,25 @@ def _goal_checked(state: State, event: GoalChecked) -> None:
     task = _of_task(state, event)
     if not state.turn_open or state.step is not None or event.check != task.submitted.goal_check:
         raise Illegal("goal-checked", f"goal check {event.check!r} of a task with {task.submitted.goal_check!r}")
+
+
+def _checkpoint(state: State, event: CheckpointWritten) -> None:
+    _of_task(state, event)
+    match event.level:
+        case "light":
+            stands = state.turn_open and state.step is None
+        case "heavy":
+            stands = state.step is not None and state.step.phase == "answered"
+        case "archive":
+            stands = not state.turn_open
+    if not stands:
+        raise Illegal("checkpoint-place", f"a {event.level} checkpoint at turn, step {state.place}")
+
+
+def _names_checkpoint(state: State, event: CheckpointSkipped | TaskResynced) -> None:
+    known = _of_task(state, event).checkpoints
+    if event.checkpoint_seq is not None and event.checkpoint_seq not in known:
+        raise Illegal("checkpoint-named", f"{event.kind} names row {event.checkpoint_seq}, which is no checkpoint")
 
 
 def _unloaded(state: State, event: PluginUnloaded) -> None:
@@ -467,6 +493,9 @@ _CHECKS: dict[type, Callable[[State, Any], object]] = {
     TaskAmended: _amended,
     TaskState: _task_state,
     GoalChecked: _goal_checked,
+    TaskResynced: _names_checkpoint,
+    CheckpointWritten: _checkpoint,
+    CheckpointSkipped: _names_checkpoint,
     PluginLoaded: _anywhere,
     PluginUnloaded: _unloaded,
     PluginFault: _anywhere,

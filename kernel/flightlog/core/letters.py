@@ -11,7 +11,7 @@
 | an answer| there was no such question                  |                                      | refused  |
 | cancel   | a turn is open                              | the queue leaves, unless it is kept  | obeyed   |
 | cancel   | idle, and messages wait that are not kept   | the queue leaves                     | obeyed   |
-| cancel   | idle otherwise, in a task's session         | its timers, task/state cancelled     | obeyed   |
+| cancel   | idle otherwise, in a task's session         | its timers, a checkpoint, task/state | obeyed   |
 | cancel   | idle otherwise                              |                                      | refused  |
 | pause    | its task has not ended and is not paused    | task/state paused                    | obeyed   |
 | resume   | its task is paused                          | task/state pending                   | obeyed   |
@@ -34,7 +34,7 @@ from typing import Final
 
 from attrs import frozen
 
-from flightlog.core import inbox, task_flow
+from flightlog.core import checkpoints, inbox, task_flow
 from flightlog.core.fold import after, asked_about
 from flightlog.core.limits import Limits
 from flightlog.core.questions import objection
@@ -204,8 +204,8 @@ def taking(state: State, letter: Letter, earlier: InboxSplice | None, limits: Li
         case Letter(body=Stop() as stop):
             dropped = () if stop.keep_queue else inbox.removed(state, inbox.waiting(state), "cancelled")
             if state.task and not state.task.ended and not state.turn_open:
-                timers = cancel_all(state, "task")
-                return (*dropped, *timers, TaskState(state="cancelled", cause=stop.cause), _taken(letter))
+                ended = TaskState(state="cancelled", cause=stop.cause)
+                return (*dropped, *cancel_all(state, "task"), *checkpoints.moved(state, ended), _taken(letter))
             idle = not state.turn_open and not dropped
             return (*dropped, _taken(letter, "nothing was running" if idle else ""))
         case Letter(body=Pause() | Resume() | Amend() as wish):

@@ -82,6 +82,15 @@ TASK_NO_PROGRESS_STEPS: Final = 3
 ACTION_MAX_CHARS: Final = 200
 """As much of a repeated call is named."""
 
+RESYNC_READS_MAX: Final = 16
+"""So many reads are asked again when a task is resumed, the newest first."""
+
+RESYNC_ANSWER_MAX_CHARS: Final = 4000
+"""As much of a new answer the model is told then; it can ask for all of it."""
+
+RESYNC_GOAL_MAX_CHARS: Final = 2000
+"""As much of the goal it is reminded of."""
+
 RETRY_WISH_MAX_S: Final = 24 * 3600.0
 """The longest delay a provider may ask for."""
 

@@ -3,6 +3,7 @@
 | turn   | step   | request           | calls        | then                                   |
 |--------|--------|-------------------|--------------|----------------------------------------|
 | any    | any    | its task is pending or paused |  | Idle                                   |
+| any    | any    | not open          |              | Resync, if the task has to (`resync.due`) |
 | closed |        |                   |              | open a turn if a message wakes (`_between_turns`), else Idle |
 | open   | none   |                   |              | open a step, Stop or close the turn (`_between_steps`) |
 | open   | open   | not sent          |              | SendRequest(1)                         |
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
+from flightlog.core import checkpoints, resync
 from flightlog.core.fold import fold
 from flightlog.core.inbox import removed, waiting, wakes
 from flightlog.core.limits import Limits
@@ -74,7 +76,12 @@ class RunTools:
     calls: tuple[Call, ...]
 
 
-Action = Idle | Append | Stop | SendRequest | RunTools
+@frozen
+class Resync:
+    """Look at what the task is based on and has read, before anything else is done for it."""
+
+
+Action = Idle | Append | Stop | SendRequest | RunTools | Resync
 
 
 def follow(state: State, seq: int, events: Sequence[Event], limits: Limits, *, stops: bool) -> tuple[Event, ...]:
@@ -104,6 +111,8 @@ def plan(state: State, limits: Limits) -> Action:
     """The next action. Pure: the same state and limits always give the same action."""
     if state.task is not None and state.task.state in WAITING:
         return Idle()
+    if resync.due(state) and not (state.step and state.step.phase == "open"):
+        return Resync()
     if not state.turn_open:
         return _between_turns(state, limits)
     step = state.step
@@ -116,11 +125,12 @@ def plan(state: State, limits: Limits) -> Action:
             return SendRequest(step.retry.attempt, step.retry.delay_ms)
         case "failed":
             assert step.failed is not None, "phase failed carries the failure"
-            return Append((StepEnd(), *recovered(state.task), _failed_end(step.failed)))
+            return Append((*_step_end(state), _failed_end(step.failed)))
         case "answered" if step.unanswered:
-            return RunTools(step.unanswered)
+            before = checkpoints.before_calls(state)
+            return Append(before) if before else RunTools(step.unanswered)
         case "answered":
-            return Append((StepEnd(), *recovered(state.task)))
+            return Append((*checkpoints.after_calls(state), *_step_end(state)))
         case "open":
             # Only a crash leaves an attempt open while nothing is in flight. It was nobody's failure, so no hook is
             # asked; what was streamed stays as evidence.
@@ -133,6 +143,10 @@ def _between_turns(state: State, limits: Limits) -> Action:
     if (stop := out_of_steps(state, limits)) is not None:
         return Append((TurnStart(), *removed(state, waiting(state), "cancelled"), stop))
     return Append((TurnStart(), *_claims(state, new_turn=True)))
+
+
+def _step_end(state: State) -> tuple[Event, ...]:
+    return (StepEnd(), *checkpoints.ending_step(state), *recovered(state.task))
 
 
 def _between_steps(state: State, limits: Limits) -> Action:

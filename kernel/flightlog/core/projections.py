@@ -23,6 +23,8 @@ from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
+    CheckpointSkipped,
+    CheckpointWritten,
     Event,
     GoalChecked,
     InboxSplice,
@@ -35,12 +37,14 @@ from flightlog_hookspecs.events import (
     RequestHeader,
     RequestSent,
     SessionCreated,
+    SessionOpened,
     SessionRepaired,
     StepEnd,
     StepStart,
     SubagentSettled,
     SubagentSpawned,
     TaskAmended,
+    TaskResynced,
     TaskState,
     TaskSubmitted,
     TimerCancelled,
@@ -269,9 +273,10 @@ def timers(records: Records) -> list[Row]:
 
 
 def tasks(records: Records) -> list[Row]:
-    """(session, class, state, cause, message, goal_met, goal, model, agent, step_count, max_steps, recoveries, ...).
+    """(session, class, state, cause, message, goal_met, goal, model, agent, kernel_version, plugins, phase, ...).
 
-    The last three are submitted_at, changed_at and due_at.
+    The others are step_count, max_steps, steps_left, tokens_used, no_progress_count, recoveries, checkpoint,
+    fingerprint, submitted_at, changed_at and due_at.
     """
     goals = {record.session: _shown(amended) for record, amended in _of(records, TaskAmended)}
     moves = {record.session: (record, moved) for record, moved in _of(records, TaskState)}
@@ -283,19 +288,64 @@ def tasks(records: Records) -> list[Row]:
     }
     finished = Counter(record.session for record, _ in _of(records, StepEnd))
     recovered = Counter(record.session for record, moved in _of(records, TaskState) if moved.state == "recovering")
+    skipped = {(record.session, event.checkpoint_seq) for record, event in _of(records, CheckpointSkipped)}
+    sound = [(r, event) for r, event in _of(records, CheckpointWritten) if (r.session, r.seq) not in skipped]
+    newest = {r.session: (r.seq, event.phase, event.tokens, event.no_progress) for r, event in sound}
+    fingerprints = {record.session: _name(event) for record, event in sound if event.fingerprint}
+    versions: dict[object, Row] = {record.session: _versions(opened) for record, opened in _of(records, SessionOpened)}
     rows: list[Row] = []
     for record, task in _of(records, TaskSubmitted):
-        last, at = moves.get(record.session, (record, None))
+        session = record.session
+        last, at = moves.get(session, (record, None))
         due_us = at.resume_at_us if at else task.due_us
         met = found.get(record.session)
         stands = (at.state, _name(at), _shown(at)) if at else ("pending", None, None)
+        checkpoint, phase, tokens, alike = newest.get(session, (None, None, None, None))
+        steps = finished[session]
         rows.append(
             (
-                *(record.session, task.task_class, *stands, met, goals.get(record.session) or _shown(task)),
-                *(_name(task), _status(task), finished[record.session], task.max_steps, recovered[record.session]),
-                *(record.at_us, last.at_us, due_us),
+                *(session, task.task_class, *stands, met, goals.get(session) or _shown(task)),
+                *(_name(task), _status(task), *versions.get(session, (None, None)), phase),
+                *(steps, task.max_steps, max(0, task.max_steps - steps), tokens, alike, recovered[session]),
+                *(checkpoint, fingerprints.get(session), record.at_us, last.at_us, due_us),
             )
         )
+    return rows
+
+
+def checkpoints(records: Records) -> list[Row]:
+    """(session, seq, at, turn, step, level, phase, steps, steps_left, tokens, recoveries, action, no_progress, ...).
+
+    The others are fingerprint, history, compaction, summary, skipped, kernel_version and plugins.
+    """
+    skipped: dict[Row, str | None] = {}
+    for record, event in _of(records, CheckpointSkipped):
+        skipped.setdefault((record.session, event.checkpoint_seq), _shown(event))
+    limits: dict[object, int] = {}
+    recovered: Counter[object] = Counter()
+    versions: dict[object, Row] = {}
+    rows: list[Row] = []
+    for record in records:
+        session, written = record.session, record.event
+        match written:
+            case TaskSubmitted():
+                limits[session] = written.max_steps
+            case TaskState(state="recovering"):
+                recovered[session] += 1
+            case SessionOpened():
+                versions[session] = _versions(written)
+            case CheckpointWritten():
+                rows.append(
+                    (
+                        *(session, record.seq, record.at_us, record.turn, record.step, written.level, written.phase),
+                        *(written.steps, max(0, limits[session] - written.steps), written.tokens, recovered[session]),
+                        *(displayed(written.action) or None, written.no_progress, _name(written)),
+                        *(displayed(written.history) or None, written.compaction, _shown(written)),
+                        *(skipped.get((session, record.seq)), *versions[session]),
+                    )
+                )
+            case _:
+                pass
     return rows
 
 
@@ -330,6 +380,7 @@ TWINS: Final[Mapping[str, Callable[[Records], list[Row]]]] = MappingProxyType(
             usage,
             timers,
             tasks,
+            checkpoints,
             timeline,
         )
     }
@@ -343,6 +394,11 @@ def _of(records: Records, cls: type[E]) -> Iterator[tuple[Record, E]]:
     for record in records:
         if isinstance(record.event, cls):
             yield record, record.event
+
+
+def _versions(event: SessionOpened) -> tuple[str, str | None]:
+    plugins = ", ".join(f"{plugin.name} {plugin.version}" for plugin in event.plugins)
+    return displayed(event.kernel_version), displayed(plugins) or None
 
 
 def _order(records: Records) -> dict[object, int]:
@@ -381,6 +437,10 @@ def _words(event: Event) -> str | None:
             return displayed(event.message) or None
         case GoalChecked():
             return displayed(event.missing) or None
+        case CheckpointWritten():
+            return displayed(event.summary) or None
+        case CheckpointSkipped():
+            return displayed(event.why) or None
         case PluginFault():
             return displayed(event.error) or None
         case SessionRepaired():
@@ -429,6 +489,12 @@ def _name(event: Event) -> str | None:
             return displayed(event.cause) or None
         case GoalChecked():
             return displayed(event.check)
+        case TaskResynced():
+            return displayed(event.after)
+        case CheckpointWritten():
+            return displayed(event.fingerprint) or None
+        case SessionOpened():
+            return displayed(event.kernel_version)
         case PluginFault() | PluginLoaded() | PluginUnloaded():
             return displayed(event.plugin)
         case AssistantDelta():
@@ -479,6 +545,12 @@ def _status(event: Event) -> str | None:
             return event.state
         case GoalChecked():
             return "met" if event.met else "missing"
+        case TaskResynced():
+            return displayed(", ".join(event.changed)) or None
+        case CheckpointWritten():
+            return event.level
+        case SessionOpened():
+            return _versions(event)[1]
         case SessionCreated():
             return displayed(event.parent_session) or None
         case PluginLoaded() | PluginUnloaded():

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+from flightlog.core import checkpoints
 from flightlog.core.doubt import done
 from flightlog.core.fold import asked_about
 from flightlog.core.state import Call, State, Step
@@ -73,7 +74,7 @@ def closing(state: State, end: TurnEnd, streamed: tuple[TextBlock, ...], unstart
             events += withdrawn(state, call)
             events += abandoned(state, call)
             events.append(unanswered_result(call, step.message_seq, unstarted))
-        events.append(StepEnd())
+        events += (StepEnd(), *checkpoints.ending_step(state))
     events.append(end)
     return tuple(events)
 

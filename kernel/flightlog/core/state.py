@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 from attrs import frozen
 
@@ -54,7 +54,9 @@ class Pending:
 
 @frozen(kw_only=True)
 class Call:
-    """A call of the step's assistant message. Answered once `outcome` is set; `output` is the gist of its result.
+    """A call of the step's assistant message. Answered once `outcome` is set, by row `result_seq`.
+
+    `output` is the gist of its result.
 
     `started` is its newest start, in row `started_seq` by the owner of `started_epoch`. `asked` is the question about
     it since then, in row `asked_seq`, and `decided` the answer to that. An `outlived` one was started by an owner
@@ -75,6 +77,7 @@ class Call:
     outcome: Outcome | None = None
     outlived: bool = False
     output: str = ""
+    result_seq: int | None = None
     doubtful: bool = False
 
     @property
@@ -228,12 +231,3 @@ class State:
 
 
 EMPTY = State()
-
-Changed = TypeVar("Changed", State, Step)
-
-
-def changed(old: Changed, **changes: object) -> Changed:
-    """`old` with some fields replaced. An eighth of the price of `attrs.evolve`, which every append pays."""
-    new = object.__new__(type(old))
-    new.__dict__.update(old.__dict__, **changes)
-    return new

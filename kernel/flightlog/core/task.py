@@ -6,9 +6,28 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from attrs import evolve, frozen
+from attrs import frozen
 
-from flightlog_hookspecs.events import GoalChecked, TaskAmended, TaskState, TaskStateName, TaskSubmitted, TurnEnd
+from flightlog.core.changed import changed
+from flightlog.core.growing_set import GrowingSet
+from flightlog.core.history import extended
+from flightlog_hookspecs.events import (
+    AssistantMessage,
+    CheckpointSkipped,
+    CheckpointWritten,
+    Event,
+    GoalChecked,
+    TaskAmended,
+    TaskResynced,
+    TaskState,
+    TaskStateName,
+    TaskSubmitted,
+    ToolCall,
+    ToolResult,
+    TurnEnd,
+    UserMessage,
+)
+from flightlog_hookspecs.tools import Outcome
 
 ENDED: Final[frozenset[TaskStateName]] = frozenset({"completed", "failed", "cancelled"})
 """The states that nothing follows."""
@@ -37,7 +56,28 @@ FOLLOWING: Final[Mapping[TaskStateName, frozenset[TaskStateName]]] = MappingProx
 """What may follow each state. A paused one is pending again before it runs; it may be paused anew for another cause."""
 
 
+NO_CHECKPOINTS: Final[GrowingSet[int]] = GrowingSet()
+NO_TALLY: Final[Mapping[tuple[str, Outcome], int]] = MappingProxyType({})
+NO_ANSWERS: Final[Mapping[int, str]] = MappingProxyType({})
+
+
 @frozen(kw_only=True)
+class Mark:
+    """A checkpoint that agrees with the log, in row `seq`."""
+
+    seq: int
+    written: CheckpointWritten
+
+
+@frozen(kw_only=True)
+class Doubted:
+    """A checkpoint that does not, and why."""
+
+    seq: int
+    why: str
+
+
+@frozen(kw_only=True, slots=False)
 class Task:
     """A task. `steps` counts the steps that have ended in all its turns, `steps_before` those until its goal came last.
 
@@ -45,6 +85,18 @@ class Task:
     finished step. `checked` is what its goal check has found last about this goal, None before it was asked.
     `end` is how its newest turn ended since it last began to run, None when none did.
     `answers` counts those that people gave to open questions, `answers_then` as many of them as there were at `at`.
+
+    `calls` counts the tool bodies started, `tally` how they ended by tool and outcome, `tokens` all that
+    answers counted. `history` is the digest of what the model sees.
+
+    `checkpoints` are the rows of all checkpoints, `newest` the last of them; `mark` is the newest heavy or archive one
+    that agrees with the log, `doubted` are those behind it that do not, unless it was said that they were skipped.
+
+    `resynced` says that nothing has to be looked at again before the task goes on, `reread` holds what those reads
+    answered last that were asked again, by the row of their call. `recalled` says that the model was told what it was
+    doing and has said nothing since, `stale` which answers it was told may be out of date. `charge` are the goal and
+    the parameters that the work was last known to be based on; with `rebased`, the fingerprint of what it is based on
+    from now on, a new head starts the next turn.
     """
 
     submitted: TaskSubmitted
@@ -59,6 +111,20 @@ class Task:
     answers_then: int = 0
     checked: GoalChecked | None = None
     steps_before: int = 0
+    calls: int = 0
+    tokens: int = 0
+    tally: Mapping[tuple[str, Outcome], int] = NO_TALLY
+    history: str = ""
+    checkpoints: GrowingSet[int] = NO_CHECKPOINTS
+    newest: int = 0
+    mark: Mark | None = None
+    doubted: tuple[Doubted, ...] = ()
+    resynced: bool = False
+    reread: Mapping[int, str] = NO_ANSWERS
+    recalled: bool = False
+    stale: frozenset[int] = frozenset()
+    charge: tuple[str, str] = ("", "{}")
+    rebased: str = ""
 
     @property
     def state(self) -> TaskStateName:
@@ -76,6 +142,14 @@ class Task:
         return self.steps - self.steps_before
 
     @property
+    def done(self) -> str:
+        """What was done so far, in a few words."""
+        ends = [
+            f"{name} {count}" if end == "ok" else f"{name} {end} {count}" for (name, end), count in self.tally.items()
+        ]
+        return f"steps {self.steps}, calls {self.calls}" + (f" ({', '.join(ends)})" if ends else "")
+
+    @property
     def ended(self) -> bool:
         """Whether nothing will ever be done for it any more."""
         return self.at.state in ENDED
@@ -83,45 +157,48 @@ class Task:
 
 def submitted(event: TaskSubmitted) -> Task:
     """The task that begins with `event`."""
-    return Task(submitted=event, goal=event.goal, parameters=event.parameters, at=TaskState(state="pending"))
+    charge = (event.goal, event.parameters)
+    at = TaskState(state="pending")
+    return Task(submitted=event, goal=event.goal, parameters=event.parameters, at=at, charge=charge)
 
 
 def amended(task: Task, event: TaskAmended) -> Task:
     """`task` with another goal."""
-    return evolve(task, goal=event.goal, parameters=event.parameters, checked=None)
+    return changed(task, goal=event.goal, parameters=event.parameters, checked=None)
 
 
 def moved(task: Task, event: TaskState) -> Task:
-    """`task` in another state."""
+    """`task` in another state. One that was paused has to look at what it has read before it goes on."""
     recovers = event.state == "recovering"
-    return evolve(
+    return changed(
         task,
         at=event,
         recoveries=task.recoveries + recovers,
         stuck=task.stuck + recovers,
         end=None if event.state == "running" else task.end,
         answers_then=task.answers,
+        resynced=task.resynced and event.state != "paused",
     )
 
 
 def stepped(task: Task, *, finished: bool) -> Task:
     """`task` after one more step; one that was cut off is not `finished`, and proves nothing."""
-    return evolve(task, steps=task.steps + 1, stuck=0 if finished else task.stuck)
+    return changed(task, steps=task.steps + 1, stuck=0 if finished else task.stuck)
 
 
 def ended(task: Task, event: TurnEnd) -> Task:
     """`task` after the end of a turn."""
-    return evolve(task, end=event)
+    return changed(task, end=event)
 
 
 def begun_again(task: Task) -> Task:
     """`task` whose goal has come again."""
-    return evolve(task, steps_before=task.steps)
+    return changed(task, steps_before=task.steps)
 
 
 def answered(task: Task) -> Task:
     """`task` after the answer to one of its questions."""
-    return evolve(task, answers=task.answers + 1)
+    return changed(task, answers=task.answers + 1)
 
 
 def readable(goal: str, parameters: str) -> str:
@@ -136,4 +213,52 @@ def recovered(task: Task | None) -> tuple[TaskState, ...]:
 
 def checked(task: Task, event: GoalChecked) -> Task:
     """`task` once its goal was checked."""
-    return evolve(task, checked=event)
+    return changed(task, checked=event)
+
+
+def counted(task: Task, event: Event) -> Task:
+    """`task` after an event that counts for it, whether or not it is about a task."""
+    match event:
+        case ToolCall():
+            return changed(task, calls=task.calls + 1)
+        case AssistantMessage():
+            tokens = event.input_tokens + event.output_tokens + event.cached_tokens + event.cache_write_tokens
+            history = extended(task.history, event)
+            return changed(task, tokens=task.tokens + tokens, history=history, recalled=False, stale=frozenset())
+        case ToolResult() if event.call_seq is not None:
+            ended = (event.name, event.outcome)
+            tally = MappingProxyType({**task.tally, ended: task.tally.get(ended, 0) + 1})
+            return changed(task, tally=tally, history=extended(task.history, event))
+        case UserMessage() | ToolResult():
+            return changed(task, history=extended(task.history, event))
+        case _:
+            return task
+
+
+def checkpointed(task: Task, event: CheckpointWritten, seq: int, judged: Mark | Doubted) -> Task:
+    """`task` after a checkpoint in row `seq`."""
+    task = changed(task, checkpoints=task.checkpoints.with_item(seq), newest=seq)
+    if isinstance(judged, Doubted):
+        return changed(task, doubted=(*task.doubted, judged))
+    if event.level == "light":
+        return task
+    return changed(task, mark=judged, doubted=(), charge=(task.goal, task.parameters))
+
+
+def skipping(task: Task, event: CheckpointSkipped) -> Task:
+    """`task` after it was said that a checkpoint disagrees with the log."""
+    return changed(task, doubted=tuple(each for each in task.doubted if each.seq != event.checkpoint_seq))
+
+
+def resynced(task: Task, event: TaskResynced) -> Task:
+    """`task` once it was looked at what it is based on and what it has read."""
+    answers = {each.call_seq: each.answer for each in event.refreshed if each.answer}
+    return changed(
+        task,
+        resynced=True,
+        reread=MappingProxyType({**task.reread, **answers}) if answers else task.reread,
+        recalled=True,
+        stale=frozenset(each.call_seq for each in event.refreshed if each.came == "failed"),
+        charge=(task.goal, task.parameters),
+        rebased=event.after if event.changed else task.rebased,
+    )

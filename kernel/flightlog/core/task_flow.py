@@ -35,7 +35,7 @@ from typing import Final, Literal
 
 from attrs import evolve, frozen
 
-from flightlog.core import inbox
+from flightlog.core import checkpoints, inbox
 from flightlog.core.fold import after
 from flightlog.core.state import State
 from flightlog.core.task import ENDED, GOAL_ID, Task, readable
@@ -202,7 +202,7 @@ def _failed(end: TurnEnd) -> bool:
 def _ended(state: State, task: Task, end: TurnEnd) -> tuple[Event, ...]:
     """What is written when `end` of its last turn decides about the task."""
     reached = _reached(task, end)
-    return (*(cancel_all(state, "task") if reached.state in ENDED else ()), reached)
+    return (*(cancel_all(state, "task") if reached.state in ENDED else ()), *checkpoints.moved(state, reached))
 
 
 def _waits_for_timer(state: State, task: Task, message: str) -> TaskState:
@@ -218,14 +218,19 @@ def _timer_us(state: State, task: Task) -> int | None:
 def goal(state: State) -> tuple[InboxSplice, ...]:
     """The goal as the task's first message, unless it was delivered before or this is no task's session."""
     task = state.task
-    if task is None or GOAL_ID in state.accepted:
+    if task is None or _knows_goal(state):
         return ()
     return (inbox.accepted(state, "steer", GOAL_ID, text_blocks(readable(task.goal, task.parameters))),)
 
 
+def _knows_goal(state: State) -> bool:
+    """Whether the model has the first message, or is to get it; that of a fork has it from its origin."""
+    return GOAL_ID in state.accepted or state.turn > 0
+
+
 def news_of(state: State, amended: TaskAmended, message_id: str) -> tuple[InboxSplice, ...]:
     """What the model is told of another goal; nothing while it has not heard of the first."""
-    if GOAL_ID not in state.accepted:
+    if not _knows_goal(state):
         return ()
     words = f"The goal of this task has changed. It is now:\n\n{readable(amended.goal, amended.parameters)}"
     return (evolve(inbox.accepted(state, "steer", message_id, text_blocks(words)), source="resync"),)
@@ -235,7 +240,7 @@ def _begun(state: State, begins: TaskState, message_id: str, now_us: int) -> tup
     """That the task is under way, and what it is to run for."""
     assert state.task is not None, "only the sessions of tasks are worked on"
     words = TIMERS_GONE if state.task.at.cause == NO_TIMER else GO_ON
-    events: tuple[Event, ...] = (begins, *goal_again(state, now_us))
+    events = (*checkpoints.moved(state, begins), *goal_again(state, now_us))
     return (*events, *_to_run_for(after(state, *events), message_id, now_us, words))
 
 
@@ -243,7 +248,8 @@ def _to_run_for(state: State, message_id: str, now_us: int, words: str = GO_ON) 
     """The message that brings a turn about where nothing else does."""
     if state.turn_open or (first := goal(state)):
         return () if state.turn_open else first
-    if inbox.wakes(state):
+    assert state.task is not None, "only the sessions of tasks are worked on"
+    if inbox.wakes(state) or (state.turn and not state.task.resynced):  # else what it looks at again brings it about
         return ()
     if fired := fire(state, now_us):
         return fired

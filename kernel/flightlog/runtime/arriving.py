@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import BinaryIO
 
 import trio
+from attrs import evolve
 
-from flightlog.core.forking import forked
+from flightlog.core.forking import forked, forked_task
 from flightlog.core.limits import SESSION_NAME_MAX_CHARS
 from flightlog.runtime.clock import Clock
 from flightlog.runtime.reader import SessionReader, apart
@@ -18,7 +19,7 @@ from flightlog.store.connection import translated
 from flightlog.store.importing import Imported, imported
 from flightlog.store.store import NewSession, Store
 from flightlog_hookspecs.errors import UsageError
-from flightlog_hookspecs.events import PluginVersion, SessionCreated
+from flightlog_hookspecs.events import PluginVersion, Record, SessionCreated
 
 
 async def import_session(store: Store, source: str | os.PathLike[str] | BinaryIO) -> str:
@@ -40,22 +41,47 @@ async def fork_session(
     clock: Clock,
 ) -> None:
     """Enter a fork of `source` as session `name`. See `Kernel.fork`."""
-    uid = clock.new_id()
+    created = evolve(_created(source, clock), title=title, origin_turn=turn)
+    opened, at_us = opening(plugins), clock.now_us()
+    await _enter(store, source, name, created.uid, lambda rows: forked(rows, turn, name, created, opened, at_us))
+
+
+async def fork_task(
+    store: Store,
+    source: SessionReader,
+    checkpoint: int,
+    name: str,
+    plugins: Sequence[PluginVersion],
+    clock: Clock,
+) -> None:
+    """Enter a fork of the task `source` as task `name`. See `Kernel.fork_task`."""
+    created, opened, at_us = _created(source, clock), opening(plugins), clock.now_us()
+    await _enter(
+        store, source, name, created.uid, lambda rows: forked_task(rows, checkpoint, name, created, opened, at_us)
+    )
+
+
+def _created(source: SessionReader, clock: Clock) -> SessionCreated:
+    """The first row of a fork of `source`, but for where it was made."""
     first = next(source.records()).event
     assert isinstance(first, SessionCreated), "no log begins otherwise"
-    created = SessionCreated(
-        uid=uid,
-        title=title,
+    return SessionCreated(
+        uid=clock.new_id(),
         origin_session=source.session,
         origin_uid=source.uid,
-        origin_turn=turn,
         depth=first.depth,
         tools=first.tools,
     )
 
+
+async def _enter(
+    store: Store, source: SessionReader, name: str, uid: str, fork: Callable[[Iterable[Record]], Iterable[Record]]
+) -> None:
+    """Enter what `fork` makes of the records of `source` as session `name`."""
+
     def encoded(reader: SessionReader) -> list[Encoded]:
         rows: list[Encoded] = []
-        for record in forked(reader.records(), turn, name, created, opening(plugins), clock.now_us()):
+        for record in fork(reader.records()):
             rows.append(encode(record, 0, uid, rows[-1].row.digest if rows else b""))
         return rows
 

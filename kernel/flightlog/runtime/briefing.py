@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from attrs import evolve
 
 from flightlog.core.context import given, joined, news
+from flightlog.core.fingerprint import Basis
 from flightlog.core.request import changes
 from flightlog.core.state import State
 from flightlog.runtime.journal import Journal
@@ -57,7 +58,8 @@ class Briefing:
             system, spans = joined(static)
             head = self._around.registry.head(self._model, system)
             took_over = state.header is not None and state.header.instead_of
-            if reason := changes(state.header, head) or ("model" if took_over else ""):
+            rebased = state.task.rebased if state.task else ""
+            if reason := changes(state.header, head) or ("model" if took_over else "resync" if rebased else ""):
                 due.append(RequestHeader(head=head, reason=reason, sections=spans))
         due += _changed_plugins(state.plugins, self._around.registry.versions)
         texts, new_id = static | runtime, journal.clock.new_id
@@ -71,15 +73,34 @@ class Briefing:
         await journal.append(*opinion.faults, *added, *switched)
         return opinion.veto
 
+    async def basis(self) -> Basis:
+        """The head that a request would have now, and the goal: what a task's work would be based on."""
+        journal = self._journal
+        task = journal.state.task
+        assert task is not None, "only a task's work is looked at so"
+        await self._around.registry.ready()
+        texts, faults = await self._prompt.static(given(journal.state), self._view())
+        await journal.append(*faults)
+        head = self._around.registry.head(self._model, joined(texts)[0])
+        return Basis(
+            goal=task.goal,
+            parameters=task.parameters,
+            system=head.system,
+            tools=head.tools,
+            model=f"{head.adapter}:{head.model}",
+        )
+
     def _view(self) -> StepView:
-        """The step as it stands in the log."""
+        """The step as it stands in the log, or between steps the next one."""
         state = self._journal.state
-        assert state.step is not None, "requests are made inside a step"
+        turn, step = state.turn + (not state.turn_open), state.step.number if state.step else state.steps + 1
+        if not state.turn_open:
+            step = 1
         return StepView(
             session=self._journal.session,
-            turn=state.turn,
-            step=state.step.number,
-            model=self._model if state.step.number == 1 else state.model,
+            turn=turn,
+            step=step,
+            model=self._model if step == 1 else state.model,
             session_model=self._model,
             messages=self._journal.history.messages(),
         )

@@ -13,7 +13,7 @@ import trio
 from attrs import evolve
 
 from flightlog.core.inbox import accepted, removed, waiting
-from flightlog.core.plan import Append, Idle, RunTools, SendRequest, Stop, follow, plan
+from flightlog.core.plan import Append, Idle, Resync, RunTools, SendRequest, Stop, follow, plan
 from flightlog.core.repair import SESSION_CLOSED
 from flightlog.core.state import Call, State
 from flightlog.core.stopping import stopped
@@ -24,6 +24,7 @@ from flightlog.runtime.goal_checking import aim, is_checked
 from flightlog.runtime.hooks import Wish
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.requesting import Requests
+from flightlog.runtime.resyncing import Resyncing
 from flightlog.runtime.surroundings import Surroundings
 from flightlog.runtime.tool_runner import ToolRunner
 from flightlog_hookspecs.content import Block
@@ -45,7 +46,9 @@ class Driver:
     def __init__(self, journal: Journal, around: Surroundings, *, model: str, system: str) -> None:
         self._journal = journal
         self._around = around
-        self._requests = Requests(journal, around, Briefing(journal, around, model=model, system=system))
+        briefing = Briefing(journal, around, model=model, system=system)
+        self._requests = Requests(journal, around, briefing)
+        self._resyncing = Resyncing(journal, around, briefing)
         self._scope: trio.CancelScope | None = None
         self._runner: ToolRunner | None = None
         self._end: TurnEnd | None = None
@@ -159,6 +162,8 @@ class Driver:
                     return
                 case Append():
                     await self._write()
+                case Resync():
+                    await self._resyncing.run()
                 case Stop():
                     await self._stop()
                 case SendRequest() if self._last_step:

@@ -40,9 +40,14 @@ class Prompt:
         """
         faults: list[PluginFault] = []
         if anew or self._static is None:
-            host = {HOST_SECTION: self._redacting.text(self._system)} if self._system else {}
-            self._static = host | await self._texts("static", given, view, faults)
+            self._static, faults = await self.static(given, view)
         return self._static, await self._texts("runtime", given, view, faults), faults
+
+    async def static(self, given: Mapping[str, str], view: StepView) -> tuple[dict[str, str], list[PluginFault]]:
+        """The static texts as they are now, the host's own first, and what went wrong."""
+        faults: list[PluginFault] = []
+        host = {HOST_SECTION: self._redacting.text(self._system)} if self._system else {}
+        return host | await self._texts("static", given, view, faults), faults
 
     async def _texts(
         self, kind: SectionKind, given: Mapping[str, str], view: StepView, faults: list[PluginFault]

@@ -8,6 +8,7 @@ from typing import Final
 
 import trio
 
+from flightlog.core import checkpoints
 from flightlog.core.state import State
 from flightlog.core.task import Task
 from flightlog.core.task_flow import LATE, Action, Await, Drive, End, Rest, Since, Write, flow, handed_over
@@ -85,7 +86,7 @@ class TaskRun:
                     await self.journal.append(partial(self._due, since, message_id), barrier=True)
                     since = "write"
                 case End(turn=end, task=state):
-                    following = (partial(cancel_all, by="task"), state)
+                    following = (partial(cancel_all, by="task"), partial(checkpoints.moved, move=state))
                     await close_turn(self.journal, end, unstarted="not_started", following=following)
                 case Drive():
                     for stage in self._stages:
@@ -134,4 +135,5 @@ def _failed(why: str, state: State) -> tuple[Event, ...]:
     assert state.task is not None, "only tasks are worked on"
     if state.task.ended:
         return ()
-    return (*cancel_all(state, "task"), TaskState(state="failed", cause="error", message=why))
+    failed = TaskState(state="failed", cause="error", message=why)
+    return (*cancel_all(state, "task"), *checkpoints.moved(state, failed))

@@ -57,6 +57,8 @@ _LIFTED_FIELD: Final = {
     "task/amended": "goal",
     "task/state": "message",
     "goal/checked": "missing",
+    "checkpoint/written": "summary",
+    "checkpoint/skipped": "why",
     "plugin/error": "error",
     "session/repaired": "detail",
 }

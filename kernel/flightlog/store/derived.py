@@ -13,6 +13,8 @@ from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
+    CheckpointSkipped,
+    CheckpointWritten,
     Event,
     GoalChecked,
     InboxSplice,
@@ -25,10 +27,12 @@ from flightlog_hookspecs.events import (
     RequestRetry,
     RequestSent,
     SessionCreated,
+    SessionOpened,
     SessionRepaired,
     SubagentSettled,
     SubagentSpawned,
     TaskAmended,
+    TaskResynced,
     TaskState,
     TaskSubmitted,
     TimerCancelled,
@@ -128,6 +132,11 @@ def derived_from(event: Event) -> Derived:
             return Derived(status=event.reason)
         case SessionRepaired():
             return Derived(status=shown(event.rule))
+        case SessionOpened():
+            return Derived(
+                name=shown(event.kernel_version),
+                status=shown(", ".join(f"{plugin.name} {plugin.version}" for plugin in event.plugins)) or None,
+            )
         case SessionCreated():
             return Derived(
                 attempt=event.depth or None,
@@ -162,6 +171,26 @@ def derived_from(event: Event) -> Derived:
             )
         case TaskAmended():
             return Derived(name=shown(event.by))
+        case TaskResynced():
+            return Derived(
+                ref_seq=event.checkpoint_seq,
+                name=shown(event.after),
+                status=shown(", ".join(event.changed)) or None,
+            )
+        case CheckpointWritten():
+            return Derived(
+                attempt=event.no_progress,
+                position=event.steps,
+                ref_seq=event.compaction,
+                call_id=shown(event.action) or None,
+                message_id=shown(event.history) or None,
+                role=event.phase,
+                name=shown(event.fingerprint) or None,
+                status=event.level,
+                input_tokens=event.tokens,
+            )
+        case CheckpointSkipped():
+            return Derived(ref_seq=event.checkpoint_seq)
         case TaskState():
             return Derived(
                 position=None if event.goal_met is None else int(event.goal_met),

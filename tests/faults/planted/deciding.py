@@ -9,7 +9,8 @@ from typing import Any
 
 from flightlog.core import canonical, plan, repair, schedule
 from flightlog.core.assembler import Assembler
-from flightlog.core.state import State, changed
+from flightlog.core.changed import changed
+from flightlog.core.state import State
 from flightlog_hookspecs.events import Event, StepStart, ToolResult
 from flightlog_hookspecs.stream import Finish
 from planted import replaced

@@ -58,7 +58,8 @@ CREATE INDEX events_bracket ON events(session, turn, step, kind, attempt)
 CREATE INDEX events_decided ON events(session, ref_seq) WHERE kind = 'approval/decided';
 CREATE INDEX events_inbox   ON events(session, message_id, seq) WHERE slot IS NOT NULL;
 CREATE INDEX events_task    ON events(kind, session, seq)
-  WHERE kind = 'task/submitted' OR kind = 'task/amended' OR kind = 'task/state' OR kind = 'goal/checked' OR kind = 'checkpoint/written';
+  WHERE kind = 'task/submitted' OR kind = 'task/amended' OR kind = 'task/state'
+     OR kind = 'goal/checked' OR kind = 'checkpoint/written' OR kind = 'checkpoint/skipped' OR kind = 'session/opened';
 CREATE INDEX events_timer   ON events(kind, session, name, seq)
   WHERE kind = 'timer/set' OR kind = 'timer/fired' OR kind = 'timer/cancelled';
 CREATE UNIQUE INDEX events_letter ON events(session, message_id) WHERE kind = 'letter/taken';  -- no letter is taken twice

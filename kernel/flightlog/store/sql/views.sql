@@ -138,20 +138,45 @@ WHERE s.kind = 'timer/set';
 
 -- view: tasks
 -- One row a task, which is named like its session: where it stands, since when and why. `goal` is what is to be reached now, `goal_met` what the goal check
--- has found last (1, 0, or NULL where none was asked about this goal). `recoveries` counts how often it was taken up from a dead worker.
--- `due_at` is when it begins or goes on by itself.
+-- has found last (1, 0, or NULL where none was asked about this goal). `recoveries` counts how often it was taken up from a dead worker. `checkpoint` is the row of the newest
+-- one that was not skipped, and has `phase` (observe, think, act), `tokens_used` and `no_progress_count`; `fingerprint` is that of the newest which has one.
+-- `kernel_version` and `plugins` are the newest owner's. `due_at` is when it begins or goes on by itself.
 CREATE VIEW tasks AS
 SELECT k.name AS session, s.role AS class, coalesce(t.status, 'pending') AS state, t.name AS cause, t.text AS message,
        CASE WHEN a.id IS NULL OR a.seq < g.seq THEN g.position END AS goal_met,
-       coalesce(a.text, s.text) AS goal, s.name AS model, s.status AS agent,
+       coalesce(a.text, s.text) AS goal, s.name AS model, s.status AS agent, o.name AS kernel_version, o.status AS plugins, c.role AS phase,
        (SELECT count(*) FROM events e WHERE e.session = s.session AND e.kind = 'step/end') AS step_count, s.attempt AS max_steps,
+       max(0, s.attempt - (SELECT count(*) FROM events e WHERE e.session = s.session AND e.kind = 'step/end')) AS steps_left,
+       c.input_tokens AS tokens_used, c.attempt AS no_progress_count,
        (SELECT count(*) FROM events e WHERE e.session = s.session AND e.kind = 'task/state' AND e.status = 'recovering') AS recoveries,
+       c.seq AS checkpoint, f.name AS fingerprint,
        s.at AS submitted_at, coalesce(t.at, s.at) AS changed_at, CASE WHEN t.id IS NULL THEN s.due_at ELSE t.due_at END AS due_at
 FROM events s JOIN session_keys k USING(session)
 LEFT JOIN events t ON t.id = (SELECT id FROM events WHERE session = s.session AND kind = 'task/state' ORDER BY seq DESC LIMIT 1)
 LEFT JOIN events a ON a.id = (SELECT id FROM events WHERE session = s.session AND kind = 'task/amended' ORDER BY seq DESC LIMIT 1)
 LEFT JOIN events g ON g.id = (SELECT id FROM events WHERE session = s.session AND kind = 'goal/checked' ORDER BY seq DESC LIMIT 1)
+LEFT JOIN events o ON o.id = (SELECT id FROM events WHERE session = s.session AND kind = 'session/opened' ORDER BY seq DESC LIMIT 1)
+LEFT JOIN events c ON c.id = (SELECT w.id FROM events w WHERE w.session = s.session AND w.kind = 'checkpoint/written'
+  AND NOT EXISTS(SELECT 1 FROM events x WHERE x.session = w.session AND x.kind = 'checkpoint/skipped' AND x.ref_seq = w.seq) ORDER BY w.seq DESC LIMIT 1)
+LEFT JOIN events f ON f.id = (SELECT w.id FROM events w WHERE w.session = s.session AND w.kind = 'checkpoint/written' AND w.name IS NOT NULL
+  AND NOT EXISTS(SELECT 1 FROM events x WHERE x.session = w.session AND x.kind = 'checkpoint/skipped' AND x.ref_seq = w.seq) ORDER BY w.seq DESC LIMIT 1)
 WHERE s.kind = 'task/submitted';
+
+-- view: checkpoints
+-- How far each task had come, by the log's own count: `level` light at each end of a step, heavy before and after calls, archive at its start and its end.
+-- `fingerprint` and `history` (what the model saw) stand in the last two only. `skipped` says in what one disagreed with the log, and was not gone on from.
+-- `compaction` is the row of the one in force. `kernel_version` and `plugins` are those of the owner who wrote it.
+CREATE VIEW checkpoints AS
+SELECT k.name AS session, c.seq, c.at, c.turn, c.step, c.status AS level, c.role AS phase, c.position AS steps, max(0, s.attempt - c.position) AS steps_left,
+       c.input_tokens AS tokens,
+       (SELECT count(*) FROM events e WHERE e.session = c.session AND e.kind = 'task/state' AND e.status = 'recovering' AND e.seq < c.seq) AS recoveries,
+       c.call_id AS action, c.attempt AS no_progress, c.name AS fingerprint, c.message_id AS history, c.ref_seq AS compaction, c.text AS summary,
+       (SELECT x.text FROM events x WHERE x.session = c.session AND x.kind = 'checkpoint/skipped' AND x.ref_seq = c.seq ORDER BY x.seq LIMIT 1) AS skipped,
+       o.name AS kernel_version, o.status AS plugins
+FROM events c JOIN session_keys k USING(session)
+JOIN events s ON s.session = c.session AND s.kind = 'task/submitted'
+LEFT JOIN events o ON o.id = (SELECT id FROM events WHERE session = c.session AND kind = 'session/opened' AND seq < c.seq ORDER BY seq DESC LIMIT 1)
+WHERE c.kind = 'checkpoint/written';
 
 -- view: timeline
 -- The flight log for reading: one line an event, in the order they were written. `at` is UTC.
