@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import checkpoints
 import durable_turn
 import footprint
 import heartbeat
@@ -14,7 +15,16 @@ import visibility
 def main() -> None:
     """Run them."""
     results: dict[str, float] = {}
-    for benchmark in (journal_append, durable_turn, many_sessions, long_session, visibility, heartbeat, footprint):
+    for benchmark in (
+        journal_append,
+        durable_turn,
+        many_sessions,
+        long_session,
+        checkpoints,
+        visibility,
+        heartbeat,
+        footprint,
+    ):
         results |= benchmark.main()
     print("\nratios to the floor, or to the limit")
     for name, ratio in results.items():

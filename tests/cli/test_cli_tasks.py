@@ -49,7 +49,7 @@ def submit(shell: Shell, goal: str, *, task: str = "t", **wish: int) -> None:
 
 def work_here(shell: Shell) -> None:
     """What one more worker does, in this process, which is ten times as fast; not for tools that harm it."""
-    with chdir(shell.folder), flightlog.sync.open_kernel(shell.db, discover=False, plugins=[working_plugin]) as kernel:
+    with chdir(shell.folder), flightlog.sync.open_kernel(shell.db, plugins=[working_plugin]) as kernel:
         kernel.work(until_idle=True)
 
 
@@ -123,6 +123,21 @@ def test_a_question_is_listed_and_answered_and_the_task_goes_on(working: Shell) 
     work_here(working)
     assert states(working, "t") == ["running", "paused question", "pending answered", "running", "completed"]
     assert len(effects(working)) == 3
+
+
+def test_a_task_is_forked_at_a_checkpoint(working: Shell) -> None:
+    submit(working, "note note")
+    work_here(working)
+    rows = working.call("query", "--json", "SELECT seq, level, steps FROM checkpoints").json["rows"]
+    first = next(seq for seq, level, steps in rows if (level, steps) == ("light", 1))
+    forked = working.call("task", "fork", "t", "--checkpoint", str(first)).out.strip()
+    standing = working.call("task", "show", forked, "--json").json
+    assert (standing["state"], standing["steps"]) == ("pending", 1)
+    assert working.call("task", "fork", "t", "--checkpoint", str(first), "--id", "f", "--json").json["id"] == "f"
+    assert "row 1 of 't' is no checkpoint" in working.call("task", "fork", "t", "--checkpoint", "1", code=2).err
+    work_here(working)
+    assert states(working, "f") == ["running", "completed"]
+    assert len(effects(working)) == 4
 
 
 def test_a_worker_that_is_killed_leaves_its_task_to_another_one(working: Shell) -> None:

@@ -21,6 +21,7 @@ from flightlog.cli.model_option import addressed
 from flightlog.cli.moments import MomentType, SpanType
 from flightlog.cli.options import db_option, json_option, log_to_read, log_to_write
 from flightlog.cli.output import Output
+from flightlog.cli.task_fork import fork
 from flightlog.cli.task_letters import amend, answer, answers_of, cancel, parameters_of, pause, resume, steer
 from flightlog.cli.task_report import report
 from flightlog.cli.task_styles import STYLES
@@ -168,7 +169,7 @@ def wait(name: str, db: str | None, as_json: bool) -> int:
     return FINE if summary.state == "completed" else FAILED
 
 
-for command in (report, pause, resume, cancel, steer, amend, answer):
+for command in (report, pause, resume, cancel, steer, amend, answer, fork):
     task.add_command(command)
 
 

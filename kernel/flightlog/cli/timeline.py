@@ -14,6 +14,8 @@ from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.events import (
     AssistantDelta,
     AssistantMessage,
+    CheckpointSkipped,
+    CheckpointWritten,
     Event,
     InboxSplice,
     LetterTaken,
@@ -25,6 +27,7 @@ from flightlog_hookspecs.events import (
     SessionCreated,
     SessionOpened,
     SessionRepaired,
+    TaskResynced,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -148,6 +151,16 @@ def described(event: Event, width: int = _DESCRIPTION_MAX_CHARS) -> str:
             return f"{one_line(event.name)}({arguments(event.arguments)})"
         case ToolResult():
             return f"{event.outcome}: {said(event.content)}"
+        case CheckpointWritten():
+            return f"{event.level}, {event.phase}, {counted(event.steps, 'step')}: {one_line(event.summary)}".rstrip(
+                ": "
+            )
+        case CheckpointSkipped():
+            return f"row {event.checkpoint_seq}: {one_line(event.why)}"
+        case TaskResynced():
+            news = sum(each.came == "changed" for each in event.refreshed)
+            changed = one_line(", ".join(event.changed)) or "nothing"
+            return f"changed: {changed}; {counted(len(event.refreshed), 'read')} again, {news} with another answer"
         case UnknownEvent():
             return one_line(event.data)
         case _:
