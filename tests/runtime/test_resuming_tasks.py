@@ -353,6 +353,38 @@ async def test_wherever_a_worker_dies_while_it_resumes_the_task_comes_to_the_sam
             assert sum(resync.changed != () for resync in resyncs(path)) == (text == "be quick"), f"behind row {seq}"
 
 
+async def test_another_goal_interrupts_what_is_under_way_once_wherever_a_worker_dies(tmp_path: Path) -> None:
+    shop, ends = Shop(), list[int]()
+    tools = shop.tools(effect="idempotent")
+    dead = await dead_behind(tmp_path / "dead.db", shop, "tool/result", effect="idempotent")
+    rows, whole = len(records_of(dead, TASK)), tmp_path / "resumed.db"
+    cut_log(dead, whole, rows, TASK)
+    await amended(whole)
+    await resumed(whole, *tools, on_boundary=lambda name, _, seq: ends.append(seq) if name == "commit" else None)
+    for seq in ends:
+        path = tmp_path / f"{seq}.db"
+        cut_log(whole, path, seq, TASK)
+        if state_of(path) != "completed":
+            if not rows_of(path, "task/amended"):
+                await amended(path)
+            await resumed(path, *tools)
+            assert [resync.changed for resync in resyncs(path) if resync.changed] == [("goal",)], f"behind row {seq}"
+
+
+async def amended(path: Path) -> None:
+    async with opened(path, FakeModel([])) as kernel:
+        await kernel.tasks.amend(TASK, goal="Ship order 8.")
+
+
+async def test_a_model_that_has_said_nothing_since_is_not_reminded_again(tmp_path: Path) -> None:
+    shop, resumed_once, path = Shop(), tmp_path / "once.db", tmp_path / "a.db"
+    await resumed(await dead_behind(resumed_once, shop, "tool/result"), *shop.tools())
+    cut_behind(resumed_once, path, "task/resync")
+    await resumed(path, *shop.tools())
+    assert len(resyncs(path)) == 2
+    assert len(told(path)) == 1
+
+
 def answers(path: Path) -> list[tuple[str, str]]:
     """How each call ended."""
     return [(result.outcome, result.text) for result in events_of(path, ToolResult, TASK)]
