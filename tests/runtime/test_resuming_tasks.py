@@ -167,6 +167,29 @@ async def test_a_task_whose_turn_was_closed_goes_on_in_a_turn_that_begins_with_w
     assert "order 7 costs 12" in shown(model.requests[0])
 
 
+async def test_a_task_that_is_paused_while_it_looks_again_does_so_once_more_when_it_goes_on(tmp_path: Path) -> None:
+    shop = Shop()
+    path = await dead_behind(tmp_path / "a.db", shop, "tool/result")
+
+    @tool(effect="read", mode="parallel", refreshable=True)
+    async def order(id: str) -> str:
+        """Look at an order."""
+        await kernel.tasks.pause(TASK)
+        async for record in kernel.read(TASK).events():
+            if isinstance(record.event, TaskState) and record.event.state == "paused":
+                break
+        return f"order {id} costs 11"
+
+    async with opened(path, FakeModel([]), order, shop.tools()[1]) as kernel:
+        await kernel.work(until_idle=True)
+        assert (await kernel.tasks.show(TASK)).state == "paused"
+        assert resyncs(path) == []
+        await kernel.tasks.resume(TASK)
+    shop.price = "12"
+    await resumed(path, *shop.tools())
+    assert [text.rpartition(" ")[2] for text in told(path)[1:]] == ["12"]
+
+
 async def test_only_the_newest_of_equal_calls_is_asked_again(tmp_path: Path) -> None:
     shop = Shop()
     replies = (LOOK, LOOK, [*words("Both."), *calls(("order", {"id": "8"}), ("order", {"id": "7"}))], words("Shipped."))

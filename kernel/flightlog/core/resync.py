@@ -118,9 +118,10 @@ def basis_now(state: State, head: Basis) -> Basis:
 def resynced(
     state: State, head: Basis, answers: Sequence[Answer], left_out: int, new_id: Callable[[], str]
 ) -> tuple[Event, ...]:
-    """All that comes of it, to be written as one append behind `state`."""
+    """All that comes of it, to be written as one append behind `state`; nothing when it is not due any more."""
     task = state.task
-    assert task is not None, "it is due for tasks only"
+    if task is None or not due(state):  # a letter has paused it meanwhile
+        return ()
     before, now = basis_before(state), basis_now(state, head)
     # What was found to be changed before is so until the next head is logged.
     changed = () if task.rebased == now.fingerprint else before.changes(now)

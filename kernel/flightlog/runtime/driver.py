@@ -162,6 +162,8 @@ class Driver:
                     return
                 case Append():
                     await self._write()
+                case Resync() if self._last_step:
+                    return
                 case Resync():
                     await self._resyncing.run()
                 case Stop():
