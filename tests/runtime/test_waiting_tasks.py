@@ -45,7 +45,9 @@ def states(path: Path, task: str) -> list[str]:
 
 
 def texts(path: Path, task: str) -> list[str]:
-    return [event.text for event in events_of(path, UserMessage, task)]
+    """What the model was told, but for the reminders of its task."""
+    told = [event.text for event in events_of(path, UserMessage, task)]
+    return [text for text in told if not text.startswith("This task goes on")]
 
 
 async def worked(path: Path, wall: Wall, model: FakeModel | None = None) -> None:

@@ -249,7 +249,8 @@ def _to_run_for(state: State, message_id: str, now_us: int, words: str = GO_ON) 
     if state.turn_open or (first := goal(state)):
         return () if state.turn_open else first
     assert state.task is not None, "only the sessions of tasks are worked on"
-    if inbox.wakes(state) or (state.turn and not state.task.resynced):  # else what it looks at again brings it about
+    reminded = bool(state.turn) and not state.task.resynced  # of the task, which brings a turn about by itself
+    if inbox.wakes(state) or (reminded and words == GO_ON):
         return ()
     if fired := fire(state, now_us):
         return fired
