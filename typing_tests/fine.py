@@ -174,7 +174,7 @@ def nothing_is_any(step: StepView, call: ProposedCall, failed: FailedRequest, re
     assert_type(slow_guard, Hook)
     assert_type(ToolOutput(content="words").content, tuple[Block, ...])
     assert_type(list(step.messages), list[Message])
-    assert_type(call.effect, Literal["read", "idempotent", "write", "external"])
+    assert_type(call.effect, Literal["read", "idempotent", "write", "external", "transactional"])
     assert_type(failed.retry_after_s, float | None)
     assert_type(record.seq, int)
 

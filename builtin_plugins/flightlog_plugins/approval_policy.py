@@ -32,6 +32,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "idempotent": "which changes something, and may be repeated",
     "write": "which changes something",
     "external": "which reaches outside",
+    "transactional": "which changes its database, once",
 }
 
 

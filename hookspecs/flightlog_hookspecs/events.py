@@ -376,6 +376,7 @@ class ToolCall:
 
     `position` is the call's place in its message, from 0; `message_seq` is that message's row. `key` holds the key
     arguments in canonical JSON, keys sorted, where the tool has named some: calls with the same are the same action.
+    `database` is where a transactional one takes effect, "" for all others.
 
     A call that an earlier owner started and that has no result may start again, as the same invocation. `resumed`
     says why: its effect is "repeatable", or it has none yet, as its tool ("reconciled") or a person ("answered") knows.
@@ -394,6 +395,7 @@ class ToolCall:
     plugin_version: str
     resumed: Resumed = ""
     key: str = ""
+    database: str = ""
 
 
 @frozen(kw_only=True)

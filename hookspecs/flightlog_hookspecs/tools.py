@@ -2,21 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, overload
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, Protocol, overload
 
 from attrs import Factory, field, frozen
 
 from flightlog_hookspecs.content import Block, text_blocks
+from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.subagents import Children
 from flightlog_hookspecs.timers import Timers
 
 Mode = Literal["parallel", "exclusive"]
-Effect = Literal["read", "idempotent", "write", "external"]
+Effect = Literal["read", "idempotent", "write", "external", "transactional"]
 Isolation = Literal["inline", "thread", "process"]
 Outcome = Literal["ok", "error", "denied", "aborted", "not_started", "unknown", "timeout"]
 
 REPEATABLE: frozenset[Effect] = frozenset({"read", "idempotent"})
+
+SqlValue = int | float | str | bytes | None
+SqlParameters = Sequence[SqlValue] | Mapping[str, SqlValue]
+
+
+class ToolDatabase(Protocol):
+    """The database of a transactional tool, inside the call's transaction.
+
+    Errors are those of the `sqlite3` module. What would end the transaction, lead out of it or change how it
+    is kept (COMMIT, ROLLBACK, ATTACH, most PRAGMAs) is refused with `UsageError`; savepoints are fine.
+    """
+
+    def execute(self, sql: str, parameters: SqlParameters = (), /) -> list[tuple[Any, ...]]:
+        """Run one statement. All its rows: of a SELECT, or of what a RETURNING clause names; else none."""
+
+    def executemany(self, sql: str, rows: Iterable[SqlParameters], /) -> None:
+        """Run one INSERT, UPDATE or DELETE once for each of `rows`."""
+
+
+class _NoDatabase(ToolDatabase):
+    def execute(self, *_: object) -> list[tuple[Any, ...]]:
+        raise UsageError("only a tool with effect='transactional' has a database")
+
+    def executemany(self, *_: object) -> None:
+        self.execute()
+
+    def __repr__(self) -> str:
+        return "NO_DATABASE"
+
+
+NO_DATABASE: Final[ToolDatabase] = _NoDatabase()
+"""What tools without a database have instead."""
 
 
 @frozen(kw_only=True)
@@ -45,6 +79,8 @@ class ToolContext:
     """How the call may start child sessions; only async bodies on the kernel's own thread have it."""
     timers: Timers | None = field(default=None, eq=False, repr=False)
     """How the call may have the session woken later; only async bodies on the kernel's own thread have it."""
+    database: ToolDatabase = field(default=NO_DATABASE, eq=False, repr=False)
+    """The database of a transactional tool, for the time of the call, in the thread of its body."""
 
 
 @frozen(kw_only=True)
@@ -81,6 +117,10 @@ Reconcile = Callable[[ToolContext, Mapping[str, Any]], Finding | Awaitable[Findi
 Precheck = Callable[..., str | Awaitable[str | None] | None]
 
 
+def _path(path: str | os.PathLike[str] | None) -> str | None:
+    return os.fspath(path) if isinstance(path, os.PathLike) else path
+
+
 @frozen(kw_only=True)
 class Tool:
     """A capability the model may call.
@@ -91,7 +131,9 @@ class Tool:
 
     `mode="parallel"` may run beside other parallel calls, "exclusive" is a barrier. `effect` decides
     what happens to a call whose outcome a crash made unknowable: "read" and "idempotent" may be
-    repeated, "write" and "external" never are. `timeout_s` seconds bound every call. Sync bodies run
+    repeated, "write" and "external" never are. What a "transactional" one does is SQL in its one `database`,
+    through `context.database`: it happens exactly once, as the body returns, or not at all when that raises.
+    `timeout_s` seconds bound every call. Sync bodies run
     in a thread, async ones on the kernel's own unless `isolation="thread"` gives them one with a loop of
     theirs; `isolation="process"` runs the body in a process of its own, so that a segfault or
     an endless C loop is one failed call (the body must be importable by name).
@@ -128,6 +170,8 @@ class Tool:
     """Whether a "read" tool's answers go stale, so that they may be asked for again when a task is resumed."""
     key_arguments: Sequence[str] = ()
     """The parameters that make two calls the same action; none named: all of them."""
+    database: str | None = field(default=None, converter=_path)
+    """The SQLite file of a transactional tool, which must exist; a string or a `Path`. Other tools have none."""
 
 
 @overload
@@ -145,6 +189,7 @@ def tool(
     precheck: Precheck | None = ...,
     refreshable: bool = ...,
     key_arguments: Sequence[str] = ...,
+    database: str | os.PathLike[str] | None = ...,
 ) -> Callable[[Callable[..., object]], Tool]: ...
 def tool(
     body: Callable[..., object] | None = None, /, **options: Any

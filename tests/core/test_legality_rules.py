@@ -369,6 +369,10 @@ CASES: dict[str, list[Case]] = {
         ((*WRITING[:-1], NEXT), evolve(WRITTEN, resumed="reconciled")),
         ((*WRITING[:-1], NEXT, NEXT), evolve(WRITTEN, resumed="reconciled")),
     ],
+    "call-database": [
+        (CALLING, evolve(CALL, effect="transactional")),
+        (CALLING, evolve(CALL, database="/shop.db")),
+    ],
     "result-twice": [((*STARTED, RESULT), RESULT), ((*CALLING, UNSTARTED), UNSTARTED)],
     "call-unapproved": [(QUESTIONED, CALL), ((*QUESTIONED, REFUSED), CALL), ((*QUESTIONED, REFUSED, ALLOWED), CALL)],
     "asked-once": [

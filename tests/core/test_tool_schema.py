@@ -286,6 +286,16 @@ def two_parameters(x: int, y: int = 0) -> None:
     """Do it."""
 
 
+def in_a_transaction(context: ToolContext) -> None:
+    """Do it."""
+
+
+async def later_in_a_transaction(context: ToolContext) -> None:
+    """Do it."""
+
+
+SHOP: dict[str, object] = {"effect": "transactional", "database": "shop.db"}
+
 around: list[object] = []
 around.append(around)
 
@@ -341,6 +351,14 @@ TWO_PARAMETERS = {"type": "object", "properties": {"x": {}, "y": {}}, "required"
         (fine, {"key_arguments": [1]}, r"key_arguments must be names of parameters, not \[1\]"),
         (fine, {"key_arguments": 5}, "key_arguments must be names of parameters, not 5"),
         (fine, {"key_arguments": ("x", "z")}, "key_arguments name 'z', which is none of its parameters"),
+        (fine, {"effect": "transactional"}, "needs database=, the path of its SQLite file, not None"),
+        (fine, {"effect": "transactional", "database": ""}, "needs database="),
+        (fine, {"effect": "transactional", "database": 5}, "needs database="),
+        (fine, {"effect": "transactional", "database": "a.db"}, "takes `context` first"),
+        (fine, {"effect": "write", "database": "a.db"}, "only effect='transactional' has a database, not 'write'"),
+        (in_a_transaction, {"isolation": "process"} | SHOP, "a transactional body is a sync function"),
+        (in_a_transaction, {"reconcile": looks} | SHOP, "a transactional tool has no reconcile"),
+        (later_in_a_transaction, SHOP, "a transactional body is a sync function"),
         (asynchronous, {"isolation": "process"}, "needs a sync function importable by name"),
         (lambda: None, {"isolation": "process", "name": "t"}, "needs a sync function importable by name"),
         (fine, {"parameters": {"type": "array"}}, "must be a schema of type 'object'"),

@@ -111,6 +111,7 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         "call-named": "a tool event names a call of the step's message",
         "call-twice": "a call starts once; never after its result nor where a repair may have lost its start",
         "call-resumed": "a later owner may start a call again, as the same invocation, for a reason that holds",
+        "call-database": "a tool/call names a database when its effect is transactional, and only then",
         "result-twice": "a tool/result answers exactly one earlier unanswered call",
         "call-unapproved": "a call that was asked about starts only once it is allowed",
         "asked-once": "a call is asked about once before it starts, and once about its outcome under a later owner",
@@ -391,6 +392,8 @@ def _tool_call(state: State, event: ToolCall) -> None:
     call = _call(state, event)
     if call.outcome:
         raise Illegal("call-twice", f"call {event.position} already has the outcome {call.outcome!r}")
+    if (event.effect == "transactional") != bool(event.database):
+        raise Illegal("call-database", f"call {event.position}, {event.effect}, names the database {event.database!r}")
     if call.started or event.resumed:
         if objection := _not_again(state, call, event):
             rule = "call-resumed" if event.resumed else "call-twice"

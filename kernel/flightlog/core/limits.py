@@ -22,6 +22,11 @@ BUSY_WAIT_MAX_S: Final = 30.0
 
 BUSY_POLL_S: Final = 0.002
 
+DATABASE_WAIT_MAX_S: Final = 30.0
+"""How long a transactional call waits for the write lock of its database, or for word that its commit ended."""
+
+DATABASE_POLL_S: Final = 0.005
+
 LIVE_RING_RECORDS: Final = 256
 """The newest records a session keeps in memory for its live readers; who is behind them reads the file."""
 

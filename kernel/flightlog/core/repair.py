@@ -10,6 +10,7 @@ One table for success, error, cancel and crash; `runtime/closing.py` is its only
 | tool/call, no result, read or idempotent     | tool/result: aborted, safe to repeat                |
 | tool/call, no result, a person said done     | tool/result: ok, as told; not_done: `unstarted`     |
 | tool/call, no result, write or external      | tool/result: unknown, said plainly                  |
+| tool/call, no result, transactional          | tool/result: what its database says, else unknown   |
 | no tool/call, but rows were lost in a repair | tool/result: unknown, said plainly                  |
 | call with an open question                   | approval/decided: cancelled, then as above          |
 | tool/call that waits for a child             | subagent/settled: interrupted, then as above        |
@@ -19,18 +20,23 @@ One table for success, error, cancel and crash; `runtime/closing.py` is its only
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, Literal
+
+from attrs import field, frozen
 
 from flightlog.core import checkpoints
 from flightlog.core.doubt import done
 from flightlog.core.fold import asked_about
 from flightlog.core.state import Call, State, Step
-from flightlog_hookspecs.content import TextBlock, text_blocks
+from flightlog_hookspecs.content import Block, TextBlock, text_blocks
 from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantMessage,
     Event,
     RequestFailed,
+    Spill,
     StepEnd,
     SubagentSettled,
     ToldBy,
@@ -45,6 +51,9 @@ SESSION_CLOSED: Final = "session closed"
 NOT_STARTED: Final = "Not started: the process ended before this call. Nothing happened; it is safe to call again."
 ABORTED_UNSTARTED: Final = "Cancelled before it started. Nothing happened."
 ABORTED: Final = "Interrupted before it finished. It is safe to call again."
+UNDONE: Final = (
+    "Interrupted before it was committed, so its changes were rolled back. Nothing happened; it is safe to call again."
+)
 UNKNOWN: Final = (
     "Outcome unknown: this call was interrupted while it ran, so it may or may not have taken effect. "
     "Do not repeat it; find out first what happened."
@@ -58,10 +67,31 @@ LOST: Final = (
 Unstarted = Literal["not_started", "aborted"]
 
 
-def closing(state: State, end: TurnEnd, streamed: tuple[TextBlock, ...], unstarted: Unstarted) -> tuple[Event, ...]:
+@frozen(kw_only=True)
+class Known:
+    """How a started call that was interrupted has ended, as `told_by` says for certain; `blob` is what was spilled."""
+
+    outcome: Outcome
+    content: tuple[Block, ...] = text_blocks(UNDONE)
+    spill: Spill | None = None
+    blob: tuple[bytes, bytes] | None = field(default=None, repr=False)
+    told_by: ToldBy
+
+
+NOTHING_KNOWN: Final[Mapping[int, Known]] = MappingProxyType({})
+
+
+def closing(
+    state: State,
+    end: TurnEnd,
+    streamed: tuple[TextBlock, ...],
+    unstarted: Unstarted,
+    known: Mapping[int, Known] = NOTHING_KNOWN,
+) -> tuple[Event, ...]:
     """The events that close the open turn, in model order. Empty when no turn is open.
 
-    `streamed` holds the text blocks of the open attempt as far as they reached the log. Running it on
+    `streamed` holds the text blocks of the open attempt as far as they reached the log, `known` how started calls
+    have ended, by position. Running it on
     the state after its own events yields nothing: closing twice is closing once.
     """
     if not state.turn_open:
@@ -73,7 +103,7 @@ def closing(state: State, end: TurnEnd, streamed: tuple[TextBlock, ...], unstart
         for call in step.unanswered:
             events += withdrawn(state, call)
             events += abandoned(state, call)
-            events.append(unanswered_result(call, step.message_seq, unstarted))
+            events.append(unanswered_result(call, step.message_seq, unstarted, known.get(call.position)))
         events += (StepEnd(), *checkpoints.ending_step(state))
     events.append(end)
     return tuple(events)
@@ -110,8 +140,20 @@ def reported(call: Call, answer: ApprovalDecided) -> tuple[Outcome, str, ToldBy]
     return outcome, f"{text} {answer.reason}" if answer.reason and answer.decision == "unknown" else text, ""
 
 
-def unanswered_result(call: Call, message_seq: int, unstarted: Unstarted) -> ToolResult:
-    """The result that answers `call` in place of the one that never came."""
+def unanswered_result(call: Call, message_seq: int, unstarted: Unstarted, known: Known | None = None) -> ToolResult:
+    """The result that answers `call` in place of the one that never came; `known` is how a started one ended."""
+    if call.started is not None and known is not None:
+        return ToolResult(
+            position=call.position,
+            call_id=call.call_id,
+            name=call.name,
+            message_seq=message_seq,
+            outcome=known.outcome,
+            content=known.content,
+            call_seq=call.started_seq,
+            spill=known.spill,
+            told_by=known.told_by,
+        )
     outcome: Outcome
     told_by: ToldBy = ""
     if call.decision == "not_done":

@@ -8,6 +8,10 @@
 | write, external             | has a reconciler         |              | AskTool                    |
 | write, external             | has none, cannot tell    | may be asked | AskPerson                  |
 | write, external             | has none, cannot tell    |              | Forget: it is unknown      |
+| transactional               |                          | was asked    | AskPerson: for the answer  |
+| transactional               |                          |              | AskDatabase                |
+
+What a tool or a database cannot tell, a person is asked for, if there is one.
 
 A tool cannot tell that a call has not taken effect while an owner that the session was taken from may still run it.
 A tool is gone when there is none of that name any more, or when it refuses the call's arguments.
@@ -32,6 +36,11 @@ class AskTool:
 
 
 @frozen
+class AskDatabase:
+    """Ask the database that it was started in."""
+
+
+@frozen
 class AskPerson:
     """Ask a person whether it has taken effect, unless that was done, and go by the answer."""
 
@@ -41,7 +50,7 @@ class Forget:
     """Nobody can tell: say so to the model, and leave it at that."""
 
 
-Verdict = Repeat | AskTool | AskPerson | Forget
+Verdict = Repeat | AskTool | AskDatabase | AskPerson | Forget
 
 
 def verdict_on(call: Call, tool: Tool | None, *, approver: bool) -> Verdict:
@@ -51,11 +60,13 @@ def verdict_on(call: Call, tool: Tool | None, *, approver: bool) -> Verdict:
         return AskPerson()
     if call.started.effect in REPEATABLE:
         return Repeat() if tool is not None and tool.effect in REPEATABLE else Forget()
+    if call.started.effect == "transactional":
+        return AskDatabase()
     if tool is not None and tool.reconcile is not None:
         return AskTool()
     return when_untold(approver=approver)
 
 
 def when_untold(*, approver: bool) -> Verdict:
-    """What is to be done about a call when its tool cannot tell."""
+    """What is to be done about a call when its tool or its database cannot tell."""
     return AskPerson() if approver else Forget()

@@ -79,6 +79,7 @@ def prepare(tool: Tool, plugin: str, plugin_version: str) -> PreparedTool:
     """Check `tool` and complete it. Raises `UsageError` naming what is wrong with it."""
     _check_fields(tool)
     wants_context, parameters = _signature(tool)
+    _check_database(tool, wants_context)
     schema: Any
     convert: Callable[[dict[str, Any]], dict[str, Any]]
     if tool.parameters is None:
@@ -183,6 +184,24 @@ def _check_fields(tool: Tool) -> None:
             raise UsageError(
                 f"tool {tool.name!r}: isolation='process' needs a sync function importable by name, not {module}.{name}"
             )
+
+
+def _check_database(tool: Tool, wants_context: bool) -> None:
+    if tool.effect != "transactional":
+        if tool.database is not None:
+            raise UsageError(f"tool {tool.name!r}: only effect='transactional' has a database, not {tool.effect!r}")
+        return
+    if not isinstance(tool.database, str) or not tool.database or "\0" in tool.database:
+        raise UsageError(
+            f"tool {tool.name!r}: effect='transactional' needs database=, the path of its SQLite file, "
+            f"not {tool.database!r:.100}"
+        )
+    if not wants_context:
+        raise UsageError(f"tool {tool.name!r}: a transactional body takes `context` first: its SQL runs through it")
+    if tool.reconcile is not None:
+        raise UsageError(f"tool {tool.name!r}: a transactional tool has no reconcile: its database tells")
+    if inspect.iscoroutinefunction(tool.body) or tool.isolation == "process":
+        raise UsageError(f"tool {tool.name!r}: a transactional body is a sync function, run in a thread")
 
 
 def _checked_companions(tool: Tool, schema: dict[str, Any]) -> bool:

@@ -11,7 +11,7 @@ import trio
 from attrs import evolve, frozen
 
 from flightlog.core import doubt, repair
-from flightlog.core.resuming import AskPerson, AskTool, Forget, Repeat, Verdict, verdict_on, when_untold
+from flightlog.core.resuming import AskDatabase, AskPerson, AskTool, Forget, Repeat, Verdict, verdict_on, when_untold
 from flightlog.core.state import Call, State
 from flightlog.core.tool_schema import BadArguments, PreparedTool
 from flightlog.runtime.journal import Journal
@@ -19,6 +19,7 @@ from flightlog.runtime.registry import Registered
 from flightlog.runtime.surroundings import Surroundings
 from flightlog.runtime.tool_checks import ToolChecks
 from flightlog.runtime.tool_output import Rendered, failed, rendered, told
+from flightlog.runtime.transactions import database_of, database_says, made_final
 from flightlog_hookspecs.events import About, ApprovalAsked, ApprovalDecided, Resumed, ToldBy
 from flightlog_hookspecs.hooks import Ask, Deny, ProposedCall
 from flightlog_hookspecs.tools import REPEATABLE, Done, Mode, NotDone, ToolContext, Unknown
@@ -91,7 +92,8 @@ class Clearing:
         """What becomes of the call. One that may start has passed its precheck just now."""
         found = await (self._resumed(item) if isinstance(item, CutOff) else self._allowed(item))
         await trio.lowlevel.checkpoint_if_cancelled()
-        return await self._checked(found) if isinstance(found, Start) else found
+        found = await self._checked(found) if isinstance(found, Start) else found
+        return await self._final(item, found) if isinstance(found, Settled) and isinstance(item, CutOff) else found
 
     def proposed(self, item: Runnable) -> ProposedCall:
         """The call as hooks are shown it."""
@@ -171,6 +173,8 @@ class Clearing:
                 return self._again(cut, "repeatable")
             case AskTool():
                 return await self._told_by_tool(cut)
+            case AskDatabase():
+                return await self._told_by_database(cut)
             case AskPerson():
                 return await self._told_by_person(cut)
             case Forget():
@@ -189,6 +193,27 @@ class Clearing:
                 return self._again(cut, "reconciled")
             case NotDone() | Unknown():  # one that an owner who lives may still run is not done yet, and that is all
                 return await self._by(when_untold(approver=self._around.approvals.has_approver), cut)
+
+    async def _told_by_database(self, cut: CutOff) -> Cleared:
+        started = cut.call.started
+        assert started is not None, "only a started call can be cut off"
+        # What starts again in the same database needs nothing more: the start whose row stands first has done it.
+        same = cut.runnable is not None and database_of(cut.runnable.prepared.tool) == started.database
+        match await database_says(started, self._journal.store.path, self._journal.clock, final=not same):
+            case Done(output=Rendered() as end):
+                return Settled(end=end, told_by="done_row")
+            case NotDone():
+                return self._again(cut, "reconciled")
+            case _:
+                return await self._by(when_untold(approver=self._around.approvals.has_approver), cut)
+
+    async def _final(self, cut: CutOff, settled: Settled) -> Settled:
+        """The end of a transactional call that does not run again, once its earlier start can do no more, either."""
+        started, end = cut.call.started, settled.end
+        if started is None or started.effect != "transactional" or settled.told_by or end.outcome == "unknown":
+            return settled
+        end, told_by = await made_final(started, end, self._journal.store.path, self._journal.clock)
+        return Settled(end=end, told_by=told_by)
 
     async def _told_by_person(self, cut: CutOff) -> Cleared:
         call = cut.call

@@ -11,6 +11,7 @@ from flightlog.core.inbox import removed
 from flightlog.core.repair import Unstarted, closing
 from flightlog.core.state import State
 from flightlog.runtime.journal import Due, Journal
+from flightlog.runtime.transactions import known_ends
 from flightlog.store.codec import EventRow
 from flightlog.store.replay import lone_record
 from flightlog.store.store import Store
@@ -33,11 +34,13 @@ async def close_turn(
     """
     with trio.CancelScope(shield=True):
         streamed = streamed_text(journal.store, journal.session, journal.key, journal.state)
+        known = await known_ends(journal.state, journal.store.path, journal.clock)
         await journal.append(
-            lambda state: closing(state, end, streamed, unstarted),
+            lambda state: closing(state, end, streamed, unstarted, known),
             lambda state: removed(state, dropped, "cancelled"),
             *following,
             barrier=True,
+            blobs=[each.blob for each in known.values() if each.blob],
         )
 
 

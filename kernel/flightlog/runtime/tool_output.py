@@ -13,7 +13,7 @@ from flightlog.core.shape import misfit
 from flightlog.core.spill import decode, excerpt
 from flightlog.runtime.redacting import Redacting
 from flightlog_hookspecs.content import Block, FileBlock, TextBlock, text_blocks, text_of
-from flightlog_hookspecs.errors import BadPayload
+from flightlog_hookspecs.errors import BadPayload, ToolError
 from flightlog_hookspecs.events import Spill
 from flightlog_hookspecs.tools import Outcome, ToolOutput
 
@@ -38,25 +38,37 @@ def told(message: str, limits: Limits, redacting: Redacting) -> Rendered:
     return rendered(ToolOutput(content=message, is_error=True), limits, redacting)
 
 
-def rendered(value: object, limits: Limits, redacting: Redacting) -> Rendered:
-    """The body's return value: text, JSON value, bytes or `ToolOutput`, redacted. Never raises.
+class Unusable(ToolError):
+    """What a body returned cannot be its result. Says why in what may follow "The call ran, but"."""
 
-    What is too long to show is kept whole in a blob and shown as an excerpt; what is too large to
-    keep is an error that says so. Bytes that are not text are shown as a preview.
+
+def rendered(value: object, limits: Limits, redacting: Redacting) -> Rendered:
+    """The same as `checked`, but an error that says so instead of what cannot be a result. Never raises."""
+    try:
+        return checked(value, limits, redacting)
+    except Unusable as error:
+        return failed(f"The call ran, but {error} Its effects stand.")
+
+
+def checked(value: object, limits: Limits, redacting: Redacting) -> Rendered:
+    """The body's return value: text, JSON value, bytes or `ToolOutput`, redacted. Raises `Unusable`.
+
+    What is too long to show is kept whole in a blob and shown as an excerpt. Bytes that are not text are
+    shown as a preview.
     """
     outcome: Outcome = "ok"
     exact, content = True, None
     files: tuple[FileBlock, ...] = ()
     match value:
         case ToolOutput() if wrong := misfit(value):
-            return failed(f"The call ran, but its output's {wrong} is not what it must be. Its effects stand.")
+            raise Unusable(f"its output's {wrong} is not what it must be.")
         case ToolOutput():
             # Providers refuse empty text blocks.
             content = tuple(block for block in redacting.blocks(value.content) if block != TextBlock(text=""))
             outcome = "error" if value.is_error else "ok"
             files = tuple(block for block in content if isinstance(block, FileBlock))
             if why := next(filter(None, map(refusal, files)), ""):
-                return failed(f"The call ran, but {redacting.text(why)}. Its effects stand.")
+                raise Unusable(f"{redacting.text(why)}.")
             text = text_of(content)
             whole = _bytes_of(text)
         case bytes() | bytearray() | memoryview():
@@ -67,13 +79,13 @@ def rendered(value: object, limits: Limits, redacting: Redacting) -> Rendered:
                 text = redacting.text(_text_of(value))
             except BadPayload as error:
                 said = redacting.text(str(error))
-                return failed(f"The call ran, but returned something that is not JSON ({said}). Its effects stand.")
+                raise Unusable(f"returned something that is not JSON ({said}).") from None
             whole = _bytes_of(text)
     size = len(whole) + sum(file.size_bytes for file in files)
     if size > limits.tool_output_max_bytes:
-        return failed(
-            f"The call ran, but its result of {size} bytes is larger than the {limits.tool_output_max_bytes} "
-            "that can be kept. Its effects stand; ask for less."
+        raise Unusable(
+            f"its result of {size} bytes is larger than the {limits.tool_output_max_bytes} that can be kept; "
+            "ask for less."
         )
     if exact and len(text) <= limits.tool_output_max_chars:
         return Rendered(outcome=outcome, content=_blocks(content or text or "(no output)"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import trio
 from attrs import evolve
@@ -23,12 +24,16 @@ from flightlog.runtime.error_groups import described, said, single_error, unwrap
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.surroundings import Surroundings
 from flightlog.runtime.tool_body import on_our_thread, run_body
-from flightlog.runtime.tool_output import Rendered, failed, rendered, told
+from flightlog.runtime.tool_output import Rendered, checked, failed, rendered, told
+from flightlog.runtime.transactions import UNDONE, after_cut, database_of, made_final, run_transaction, transaction_of
 from flightlog.store.store import Blob
 from flightlog_hookspecs.errors import OutcomeUnknown, ToolError
 from flightlog_hookspecs.events import Event, Resumed, ToldBy, ToolCall, ToolResult, UserMessage
 from flightlog_hookspecs.hooks import FinishedCall
 from flightlog_hookspecs.tools import REPEATABLE, Tool
+
+if TYPE_CHECKING:
+    from flightlog.store.foreign import Transaction
 
 
 class ToolRunner:
@@ -150,7 +155,7 @@ class ToolRunner:
     async def _settle(self, index: int, item: Runnable | CutOff, settled: Settled) -> None:
         """Answer a call that does not run."""
         end, following = settled.end, list[Event]()
-        if settled.told_by == "reconcile" and isinstance(item, CutOff) and item.runnable:
+        if settled.told_by in ("reconcile", "done_row") and isinstance(item, CutOff) and item.runnable:
             end, following = await self._amended(item.runnable, end, 0)
         result = self._result(item.call, end, item.call.started_seq, 0, settled.told_by)
         blobs = [end.blob] if end.blob else []
@@ -189,10 +194,14 @@ class ToolRunner:
         if end is None:
             self._finish(index)
             return
+        told_by: ToldBy = ""
+        if intent.database and intent.resumed and end.outcome not in ("ok", "unknown"):
+            with trio.CancelScope(shield=True):
+                end, told_by = await made_final(intent, end, journal.store.path, journal.clock)
         duration_us = journal.clock.monotonic_us() - start_us
         journal.on_boundary("tool-done", journal.session, call_seq)
         end, following = await self._amended(item, end, duration_us)
-        result = self._result(item.call, end, call_seq, duration_us)
+        result = self._result(item.call, end, call_seq, duration_us, told_by)
         await journal.append(result, *following, barrier=True, blobs=[end.blob] if end.blob else [])
         self._finish(index)
 
@@ -218,14 +227,15 @@ class ToolRunner:
 
     async def _body(self, item: Runnable, intent: ToolCall, scope: trio.CancelScope) -> Rendered | None:
         """Run the body; whatever it does becomes the end of this one call. None for one that the next owner settles."""
-        tool = item.prepared.tool
+        tool, transaction = item.prepared.tool, self._transaction(intent)
         try:
             with scope:
-                value = await self._invoke(item, intent, scope)
-                return self._rendered(value)
+                if transaction is not None:
+                    return await self._transact(item, intent, scope, transaction)
+                return self._rendered(await self._invoke(item, intent, scope))
         except ToolError as error:
             if scope.cancel_called:
-                return self._cut_off(tool)
+                return await self._cut_off(tool, transaction)
             if isinstance(error, OutcomeUnknown) and tool.effect not in REPEATABLE:
                 return evolve(self._told(f"{said(error)} {repair.UNKNOWN}"), outcome="unknown")
             return self._told(said(error))
@@ -235,9 +245,10 @@ class ToolRunner:
             if (
                 scope.cancel_called
             ):  # a body may answer its cancel with an error of its own: it was cut off all the same
-                return self._cut_off(tool)
-            return self._told(f"{tool.name} failed: {described(unwrapped(error))}")
-        return self._cut_off(tool)
+                return await self._cut_off(tool, transaction)
+            undone = "" if transaction is None else f" {UNDONE}"
+            return self._told(f"{tool.name} failed: {described(unwrapped(error))}{undone}")
+        return await self._cut_off(tool, transaction)
 
     def _told(self, message: str) -> Rendered:
         return told(message, self._around.limits, self._around.redacting)
@@ -245,17 +256,37 @@ class ToolRunner:
     def _rendered(self, value: object) -> Rendered:
         return rendered(value, self._around.limits, self._around.redacting)
 
-    def _cut_off(self, tool: Tool) -> Rendered | None:
+    async def _cut_off(self, tool: Tool, transaction: Transaction | None) -> Rendered | None:
         """The end of a body that a cancel or its time limit cut off: the same verdict as after a crash."""
         if self._hands_over:
             return None
-        repeatable = tool.effect in REPEATABLE
+        safe, again = tool.effect in REPEATABLE, (repair.ABORTED, "It is safe to call again.")
+        if transaction is not None:
+            try:
+                if (end := await after_cut(transaction)) is not None:
+                    return end
+            except OutcomeUnknown as error:
+                return failed(f"{said(error)} {repair.UNKNOWN}", "unknown")
+            safe, again = True, (repair.UNDONE, repair.UNDONE)
         if self._stopped.is_set():
-            return failed(repair.ABORTED, "aborted") if repeatable else failed(repair.UNKNOWN, "unknown")
+            return failed(again[0], "aborted") if safe else failed(repair.UNKNOWN, "unknown")
         late = f"{tool.name} did not finish within {tool.timeout_s:g} s."
-        if repeatable:
-            return failed(f"{late} It is safe to call again.", "timeout")
-        return failed(f"{late} {repair.UNKNOWN}", "unknown")
+        return failed(f"{late} {again[1]}", "timeout") if safe else failed(f"{late} {repair.UNKNOWN}", "unknown")
+
+    def _transaction(self, intent: ToolCall) -> Transaction | None:
+        if intent.effect != "transactional":
+            return None
+        return transaction_of(intent.database, intent.invocation_id, self._journal.store.path)
+
+    async def _transact(
+        self, item: Runnable, intent: ToolCall, scope: trio.CancelScope, transaction: Transaction
+    ) -> Rendered:
+        context = self._clearing.context(item.call, intent.invocation_id, scope.deadline)
+        context = evolve(context, database=transaction)
+        body = partial(item.prepared.tool.body, context, **item.arguments)
+        render = partial(checked, limits=self._around.limits, redacting=self._around.redacting)
+        again = intent.resumed != ""
+        return await run_transaction(transaction, body, render, self._journal.clock, self._around.threads, again=again)
 
     async def _invoke(self, item: Runnable, intent: ToolCall, scope: trio.CancelScope) -> object:
         context = self._clearing.context(item.call, intent.invocation_id, scope.deadline)
@@ -289,6 +320,7 @@ class ToolRunner:
             plugin_version=item.prepared.plugin_version,
             resumed=resumed,
             key=key_of(tool, item.raw),
+            database=database_of(tool),
         )
 
     def _result(

@@ -27,6 +27,12 @@ def statements() -> dict[str, str]:
     return {name: sql.format(**columns) if "{" in sql else sql for name, sql in _by_name(parts).items()}
 
 
+@cache
+def foreign_statements() -> dict[str, str]:
+    """Every statement of `foreign.sql`: for the databases of transactional tools."""
+    return _by_name(_NAME.split(_read("foreign.sql"))[1:])
+
+
 def _by_name(parts: list[str]) -> dict[str, str]:
     return {name: "\n".join(_code_lines(body)) for name, body in zip(parts[::2], parts[1::2], strict=True)}
 

@@ -137,7 +137,7 @@ class _File(apsw.VFSFile):
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         self._recorder = recorder
         self._file = recorder.name_of(path) if recorder else ""
-        self._syncs_folder = self._file in ("wal", "journal")  # with its first sync, as the unix VFS does
+        self._syncs_folder = self._file.endswith(("wal", "journal"))  # with its first sync, as the unix VFS does
         is_new = bool(self._file) and not os.path.exists(path)
         if is_new and flags[0] & apsw.SQLITE_OPEN_CREATE:
             self._check("create")
