@@ -43,7 +43,7 @@ def done_rows(path: Path) -> list[tuple[str, str | None]]:
     """The calls that the shop knows of, and what came of each."""
     if not asked(path, "SELECT 1 FROM sqlite_schema WHERE name = 'flightlog_done'"):
         return []
-    return asked(path, "SELECT invocation_id, result FROM flightlog_done ORDER BY at, invocation_id")
+    return asked(path, "SELECT invocation_id, result FROM flightlog_done ORDER BY invocation_id")
 
 
 def take(context: ToolContext, item: str = "apple") -> str:
