@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from pathlib import Path
 
 import pytest
 import trio
@@ -11,6 +12,7 @@ from flightlog.pytest_plugin import CrashEverywhere
 from flightlog.testing.faults import Script, run_power_loss, script_of
 from flightlog_hookspecs import Tool, ToolContext, tool
 from flightlog_hookspecs.errors import UsageError
+from support.stock import shop_tool
 
 CALLS = [{"order": "a", "cents": 5}, {"order": "b", "cents": 6}, {"order": "c", "cents": 7}]
 COUNTED = count()
@@ -87,3 +89,8 @@ def test_the_last_two_calls_are_made_side_by_side() -> None:
 def test_calls_that_could_prove_nothing_are_refused(calls: list[dict[str, object]], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         script_of(pay, *calls)
+
+
+def test_a_transactional_tool_is_refused_since_its_database_is_not_on_that_disk() -> None:
+    with pytest.raises(UsageError, match="database is not on the laboratory's disk"):
+        script_of(shop_tool(Path("shop.db")), {"item": "apple"})

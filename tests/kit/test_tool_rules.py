@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import trio
 from flightlog.testing.conformance import Broken, ToolCase, checks, tools
 from flightlog_hookspecs import Tool, ToolContext, tool
 from flightlog_hookspecs.errors import ToolError
+from support.stock import left, new_shop
 
 SHELF: dict[str, str] = {}
 """What the tools change."""
@@ -215,3 +217,31 @@ def test_an_output_is_bounded_by_what_its_author_says() -> None:
 def test_a_case_without_a_call_is_refused() -> None:
     with pytest.raises(ValueError, match="tool 'put': give the arguments of a call that goes well"):
         ToolCase(tool=put, arguments=[])
+
+
+def test_a_transactional_tool_keeps_the_rules_and_is_cut_off_by_the_kernel(tmp_path: Path) -> None:
+    shop = new_shop(tmp_path / "shop.db")
+
+    def sell(context: ToolContext, item: str) -> str:
+        """Sell one.
+
+        Args:
+            context: the call
+            item: what to sell
+        """
+        if not context.database.execute("UPDATE stock SET count = count - 1 WHERE item = ? RETURNING 1", (item,)):
+            raise ToolError("there are apples and pears")
+        return f"{item} sold"
+
+    case = ToolCase(
+        tool=Tool(body=sell, effect="transactional", database=shop),
+        arguments=[{"item": "apple"}, {"item": "pear"}],
+        refused=[{"item": "plum"}],
+        world=lambda: left(shop),
+        slow={"item": "apple"},
+    )
+    found = checks(case)
+    for check in found:
+        check()
+    assert "cut-off" not in map(str, found)
+    assert left(shop) == 99

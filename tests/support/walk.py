@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from attrs import define, evolve, field
 from hypothesis import strategies as st
@@ -66,7 +66,7 @@ from flightlog_hookspecs.events import (
     UnknownEvent,
     UserMessage,
 )
-from flightlog_hookspecs.tools import REPEATABLE
+from flightlog_hookspecs.tools import REPEATABLE, Effect
 from support import values
 
 T = TypeVar("T")
@@ -497,6 +497,7 @@ class Walk:
     def _started(self, call: Call) -> ToolCall:
         state = self.state
         assert state.step is not None, "calls run inside their step"
+        effect = self._drawn(st.sampled_from(get_args(Effect)))
         return ToolCall(
             position=call.position,
             call_id=call.call_id,
@@ -505,7 +506,8 @@ class Walk:
             invocation_id=f"{state.uid}.{state.turn}.{state.steps}.{call.position}",
             message_seq=state.step.message_seq,
             mode=self._drawn(st.sampled_from(["parallel", "exclusive"])),
-            effect=self._drawn(st.sampled_from(["read", "idempotent", "write", "external"])),
+            effect=effect,
+            database="/shop.db" if effect == "transactional" else "",
             plugin="test",
             plugin_version="1",
         )
@@ -558,7 +560,7 @@ class Walk:
             reasons.append("repeatable")
         resumed = self._drawn(st.sampled_from(reasons))
         effect = call.started.effect if resumed == "repeatable" else self._drawn(st.sampled_from(["read", "write"]))
-        return (evolve(call.started, resumed=resumed, effect=effect, mode="parallel"),)
+        return (evolve(call.started, resumed=resumed, effect=effect, database="", mode="parallel"),)
 
     def _decide(self) -> tuple[Event, ...]:
         """An answer to any question so far, in time or late; only an open one can be cancelled."""

@@ -58,9 +58,11 @@ def script_of(tool: Tool, *calls: Mapping[str, object], name: str = "") -> Scrip
     The last two share a step where there are three or more. The tool takes effect as its body ends. It lives through
     thousands of histories in one process, so it must answer the same however often it has been called before.
     `name` is "module:name", where reproducers find the workload. Raises `UsageError` for a tool that no kernel takes,
-    and for arguments that do not fit it.
+    for a transactional one, whose database is not on the laboratory's disk, and for arguments that do not fit it.
     """
     prepared = prepare(tool, "laboratory", "")
+    if tool.effect == "transactional":
+        raise UsageError(f"tool {tool.name!r}: a transactional tool's database is not on the laboratory's disk")
     tasks = [canonical.dumps(dict(arguments)) for arguments in calls]
     if not tasks or len(set(tasks)) < len(tasks):
         raise UsageError(f"tool {tool.name!r}: give the arguments of at least one call, and no two that are the same")
