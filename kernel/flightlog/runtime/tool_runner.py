@@ -176,7 +176,9 @@ class ToolRunner:
             gone = failed(f"There is no tool named {item.call.name!r} any more. It was not started; nothing happened.")
             unstarted = repair.ABORTED if intent.resumed == "repeatable" else repair.ABORTED_UNSTARTED
             end = failed(unstarted, "aborted") if self._stopped.is_set() else gone
-            await journal.append(self._result(item.call, end, call_seq, 0), barrier=True)
+            end, told_by = await self._final(intent, end)
+            blobs = [end.blob] if end.blob else []
+            await journal.append(self._result(item.call, end, call_seq, 0, told_by), barrier=True, blobs=blobs)
             self._finish(index)
             return
         with plugin.running():
@@ -189,21 +191,26 @@ class ToolRunner:
         self._scopes[index] = scope
         journal.on_boundary("tool", journal.session, call_seq)
         start_us = journal.clock.monotonic_us()
-        end = await self._body(item, intent, scope)
+        own = await self._body(item, intent, scope)
         del self._scopes[index]
-        if end is None:
+        if own is None:
             self._finish(index)
             return
-        told_by: ToldBy = ""
-        if intent.database and intent.resumed and end.outcome not in ("ok", "unknown"):
-            with trio.CancelScope(shield=True):
-                end, told_by = await made_final(intent, end, journal.store.path, journal.clock)
+        end, told_by = await self._final(intent, own)
         duration_us = journal.clock.monotonic_us() - start_us
         journal.on_boundary("tool-done", journal.session, call_seq)
         end, following = await self._amended(item, end, duration_us)
         result = self._result(item.call, end, call_seq, duration_us, told_by)
         await journal.append(result, *following, barrier=True, blobs=[end.blob] if end.blob else [])
         self._finish(index)
+
+    async def _final(self, intent: ToolCall, end: Rendered) -> tuple[Rendered, ToldBy]:
+        """How a call ended by the end of this start: an earlier one may still take effect in its database, or has."""
+        told_by: ToldBy = ""
+        if intent.database and intent.resumed and end.outcome not in ("ok", "unknown"):
+            with trio.CancelScope(shield=True):
+                end, told_by = await made_final(intent, end, self._journal.store.path, self._journal.clock)
+        return end, told_by
 
     async def _amended(self, item: Runnable, end: Rendered, duration_us: int) -> tuple[Rendered, list[Event]]:
         """The end as hooks leave it, and what follows its result. Shielded: an effect has happened."""

@@ -71,7 +71,7 @@ class Transaction(ToolDatabase):
         self._cut_off = False
         self._refused = ""
         self.done: DoneRow | None = None
-        """What is in the database for certain, once it is."""
+        """What this transaction has entered for certain."""
 
     def begin(self) -> DoneRow | None:
         """Wait for the write lock and take it. The call's row, when it has one: then its body must not run.
@@ -85,7 +85,6 @@ class Transaction(ToolDatabase):
             row = _found(connection, self._invocation_id)
             if row is not None:
                 _end(connection, self.path)
-                self.done = row
             else:
                 connection.set_authorizer(self._authorize)
                 connection.set_progress_handler(lambda: self._cut_off, _STEPS_BETWEEN_LOOKS)
@@ -154,7 +153,7 @@ class Transaction(ToolDatabase):
     def cut_off(self) -> bool:
         """Forget the transaction, whatever its body does. False when its commit hangs.
 
-        Otherwise, what is not `done` then will never be.
+        Otherwise, what it has not `done` then it never will.
         """
         self._cut_off = True
         if not self._lock.acquire(timeout=DATABASE_WAIT_MAX_S):
