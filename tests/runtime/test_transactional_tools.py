@@ -244,11 +244,17 @@ async def test_a_database_that_cannot_be_used_is_an_error_before_the_body_runs(t
     assert not (tmp_path / "none.db").exists()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
-async def test_a_database_that_may_not_be_written_is_an_error(tmp_path: Path) -> None:
-    shop = new_shop(tmp_path / "shop.db", "delete")
-    shop.chmod(0o400)
+async def test_a_database_that_may_not_be_written_is_an_error(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = sqlite3.connect
+
+    def read_only(name: str, **options: Any) -> sqlite3.Connection:  # what SQLite falls back to; root may write all
+        return connect(name.replace("mode=rw", "mode=ro"), **options)
+
+    monkeypatch.setattr(foreign.sqlite3, "connect", read_only)
     found = await result(tmp_path / "a.db", shop_tool(shop))
+    monkeypatch.undo()
     assert "cannot be written; check the permissions" in found.text
     assert left(shop) == 100
 
