@@ -84,6 +84,7 @@ def facts_in(told: bytes) -> list[Fact]:
 def lived(order: Order, world: World) -> None:
     """Live as ordered, with the laboratory's clock, scheduler and salts."""
     path = f"{order.folder}/a.db"
+    Path(order.folder, "files").mkdir(exist_ok=True)
     script = named(order.script)
     with deterministic(), recording(Recorder(path)):
         trio.run(

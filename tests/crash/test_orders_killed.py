@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 
 import flightlog
-from flightlog_hookspecs.events import AssistantMessage, SessionOpened, ToolCall, ToolResult
+from flightlog_hookspecs.events import AssistantMessage, SessionOpened, ToolCall, ToolResult, UserMessage
 from support.children import closing_process
 
 from orders_child import orders  # isort: skip
@@ -109,6 +109,9 @@ def test_after_hours_dead_the_model_sees_the_new_state_and_a_precheck_stops_what
         db.execute("UPDATE orders SET status = 'refunded' WHERE id = 3")
     assert life(tmp_path) == 0
     events = events_of(tmp_path)
+    news = "".join(e.text for e in events if isinstance(e, UserMessage) and e.source == "resync")
+    assert '"cancelled"' in news, "the model was told before it acted"
+    assert not [e for e in events if isinstance(e, ToolResult) and e.outcome == "denied"], "never stopped"
     mails = dict(shop.mailed())
     assert mails[1] == shop.order(1).cents, "the new price"
     assert sorted(mails) == [1, 4, 5, 6, 7, 8, 9, 10]
