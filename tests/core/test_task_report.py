@@ -202,3 +202,18 @@ def test_whatever_became_of_a_task_there_is_a_report_that_agrees_with_the_views(
     assert sum(step.duration_us is not None for step in report.steps) == row[12]
     assert len(report.recoveries) == row[17]
     show_report(Output(as_json=True), report)
+
+
+def test_the_time_from_a_death_to_the_next_owner_is_in_no_step() -> None:
+    second = 1_000_000
+    events = (TaskSubmitted(goal="sweep", model="a:m"), OPENED, TurnStart(), StepStart(), OPENED, StepEnd())
+    first = Record(
+        session="t", seq=1, at_us=START_US, turn=None, step=None, epoch=0, event=SessionCreated(uid="u" * 32)
+    )
+    times = (0, 1, 2, 3, 4, 3604, 3606)
+    log = [
+        evolve(record, at_us=START_US + at * second)
+        for record, at in zip(extended([first], *events), times, strict=True)
+    ]
+    (step,) = report_of(log).steps
+    assert step.duration_us == 3 * second

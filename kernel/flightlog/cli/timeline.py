@@ -9,16 +9,22 @@ from attrs import frozen
 
 from flightlog.cli.files import said
 from flightlog.cli.output import Output
-from flightlog.cli.terminal_text import arguments, clock_time, counted, duration, ends, one_line
-from flightlog_hookspecs.content import ToolCallBlock
+from flightlog.cli.terminal_text import arguments, clock_time, counted, duration, ends, moment, one_line
+from flightlog_hookspecs.content import ToolCallBlock, text_of
 from flightlog_hookspecs.events import (
+    ApprovalAsked,
+    ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
     CheckpointSkipped,
     CheckpointWritten,
     Event,
+    GoalChecked,
     InboxSplice,
     LetterTaken,
+    PluginFault,
+    PluginLoaded,
+    PluginUnloaded,
     Record,
     RequestFailed,
     RequestHeader,
@@ -27,7 +33,15 @@ from flightlog_hookspecs.events import (
     SessionCreated,
     SessionOpened,
     SessionRepaired,
+    SubagentSettled,
+    SubagentSpawned,
+    TaskAmended,
     TaskResynced,
+    TaskState,
+    TaskSubmitted,
+    TimerCancelled,
+    TimerFired,
+    TimerSet,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -48,7 +62,7 @@ _STYLES: Final = {
 }
 
 
-_COLUMNS: Final = 44
+_COLUMNS: Final = 45
 """What stands before the description of an event."""
 _DESCRIPTION_MAX_CHARS: Final = 72
 
@@ -91,7 +105,7 @@ def show_entries(entries: Iterable[Entry], output: Output) -> None:
 
 def show_head(output: Output) -> None:
     """Print the names of the columns."""
-    output.line((f"{'row':>7} {'time (UTC)':12} {'step':>4} {'event':17} what", "dim"), fit=output.is_terminal)
+    output.line((f"{'row':>7} {'time (UTC)':12} {'step':>4} {'event':18} what", "dim"), fit=output.is_terminal)
 
 
 def show_entry(entry: Entry, output: Output) -> None:
@@ -100,13 +114,13 @@ def show_entry(entry: Entry, output: Output) -> None:
     record = entry.record
     rows = str(record.seq) if entry.last_seq == record.seq else f"{record.seq}-{entry.last_seq}"
     place = ".".join(str(number) for number in (record.turn, record.step) if number is not None)
-    kind = one_line(record.event.kind, 17)
+    kind = one_line(record.event.kind, 18)
     what = _streamed(entry.deltas, width) if entry.deltas else described(record.event, width)
     output.line(
         f"{rows:>7} ",
         (f"{clock_time(record.at_us):12} ", "dim"),
         f"{place:>4} ",
-        (f"{kind:17} " if what else kind, _STYLES.get(kind.partition("/")[0], "")),
+        (f"{kind:18} " if what else kind, _STYLES.get(kind.partition("/")[0], "")),
         what,
         fit=output.is_terminal,
     )
@@ -126,10 +140,9 @@ def described(event: Event, width: int = _DESCRIPTION_MAX_CHARS) -> str:
         case InboxSplice():
             return f"{event.cause}, enters {event.slot}: {said(event.content or ())}"
         case LetterTaken():
-            return " \u00b7 ".join(filter(None, (event.verb, event.outcome, one_line(event.reason))))
+            return _listed(event.verb, event.outcome, event.reason)
         case TurnEnd():
-            details = (event.cause, event.code, one_line(event.message))
-            return " \u00b7 ".join([event.reason, *filter(None, details)])
+            return _listed(event.reason, event.cause, event.code, event.message)
         case UserMessage():
             return said(event.content)
         case RequestHeader():
@@ -151,10 +164,37 @@ def described(event: Event, width: int = _DESCRIPTION_MAX_CHARS) -> str:
             return f"{one_line(event.name)}({arguments(event.arguments)})"
         case ToolResult():
             return f"{event.outcome}: {said(event.content)}"
+        case ApprovalAsked():
+            about = " (how it ended)" if event.about == "outcome" else ""
+            return f"{one_line(event.name)}{about}: {one_line(event.question)}"
+        case ApprovalDecided():
+            return _listed(f"row {event.asked_seq}", event.decision, f"by {event.by}", event.reason)
+        case SubagentSpawned():
+            return f"{one_line(event.child)}: {one_line(event.task)}"
+        case SubagentSettled():
+            return _listed(event.child, event.reason, event.result)
+        case TimerSet():
+            again = f"every {duration(event.every_us)}" if event.every_us else ""
+            return _listed(event.timer, f"due {moment(event.due_us)}", again, text_of(event.content))
+        case TimerFired():
+            missed = f"{counted(event.missed, 'run')} missed" if event.missed else ""
+            return _listed(event.timer, missed, f"again {moment(event.next_us)}" if event.next_us else "")
+        case TimerCancelled():
+            return _listed(event.timer, event.by and f"by {event.by}")
+        case TaskSubmitted() | TaskAmended():
+            return one_line(event.goal)
+        case TaskState():
+            again = f"until {moment(event.resume_at_us)}" if event.resume_at_us else ""
+            return _listed(event.state, event.cause, event.message, again)
+        case GoalChecked():
+            return _listed(event.check, "met" if event.met else "not met", event.missing)
+        case PluginLoaded() | PluginUnloaded():
+            return one_line(f"{event.plugin} {event.version}")
+        case PluginFault():
+            return _listed(event.plugin, event.hook, event.error)
         case CheckpointWritten():
-            return f"{event.level}, {event.phase}, {counted(event.steps, 'step')}: {one_line(event.summary)}".rstrip(
-                ": "
-            )
+            said_of_it = f"{event.level}, {event.phase}, {counted(event.steps, 'step')}: {one_line(event.summary)}"
+            return said_of_it.rstrip(": ")
         case CheckpointSkipped():
             return f"row {event.checkpoint_seq}: {one_line(event.why)}"
         case TaskResynced():
@@ -165,6 +205,10 @@ def described(event: Event, width: int = _DESCRIPTION_MAX_CHARS) -> str:
             return one_line(event.data)
         case _:
             return ""
+
+
+def _listed(*parts: str) -> str:
+    return " \u00b7 ".join(one_line(part) for part in parts if part)
 
 
 def announced(event: RequestRetry) -> str:

@@ -19,6 +19,7 @@ from flightlog_hookspecs.events import (
     PluginFault,
     Record,
     RequestSent,
+    SessionOpened,
     StepEnd,
     StepStart,
     TaskAmended,
@@ -53,6 +54,8 @@ class CallReport:
 @frozen(kw_only=True)
 class StepReport:
     """A step: what the model said and called, and what that took. `duration_us` is None while it is open.
+
+    From a death to the next owner nobody worked: that time is in no step.
 
     `costs_pico` is 10^-12 of each currency; `unpriced` attempts are in none of them.
     """
@@ -231,11 +234,13 @@ def _moves(log: Sequence[Record]) -> Iterator[Move]:
 
 
 def _steps(log: Sequence[Record]) -> Iterator[StepReport]:
-    step, begun_us = None, 0
+    step, begun_us, last_us = None, 0, 0
     for record in log:
         match record.event:
             case StepStart():
                 step, begun_us = StepReport(turn=record.turn or 0, step=record.step or 0), record.at_us
+            case SessionOpened():
+                begun_us += record.at_us - last_us
             case RequestSent() if step:
                 step = evolve(step, attempts=step.attempts + 1, unpriced=step.unpriced + 1)
             case AssistantMessage() as message if step:
@@ -248,6 +253,7 @@ def _steps(log: Sequence[Record]) -> Iterator[StepReport]:
             case StepEnd() if step:
                 yield evolve(step, duration_us=record.at_us - begun_us)
                 step = None
+        last_us = record.at_us
     if step:
         yield step
 

@@ -1,0 +1,36 @@
+"""What the timeline says of each kind of event."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import find, given, settings
+from hypothesis import strategies as st
+
+from flightlog.cli.timeline import described
+from flightlog_hookspecs.events import SessionClosed, StepEnd, StepStart, TaskState, TurnStart
+from support import values
+
+SILENT = {SessionClosed, TurnStart, StepStart, StepEnd}
+"""Whose kind says it all."""
+
+
+@pytest.mark.parametrize("cls", values.EVENT_CLASSES, ids=lambda cls: cls.__name__)
+@given(data=st.data())
+def test_every_event_is_described_on_one_line(cls: Any, data: st.DataObject) -> None:
+    said = described(data.draw(values.records(cls)).event)
+    assert "\n" not in said
+    assert "\x1b" not in said
+    if cls in SILENT:
+        assert said == ""
+
+
+@pytest.mark.parametrize("cls", sorted(set(values.KNOWN_CLASSES) - SILENT, key=lambda cls: cls.__name__))
+def test_no_kind_with_something_to_say_is_forgotten(cls: type) -> None:
+    find(values.records(cls), lambda record: described(record.event) != "", settings=settings(database=None))
+
+
+def test_where_a_task_stands_is_said_with_why_and_until_when() -> None:
+    state = TaskState(state="paused", cause="timer", message="waits", resume_at_us=1_700_000_000_000_000)
+    assert described(state) == "paused \u00b7 timer \u00b7 waits \u00b7 until 2023-11-14 22:13:20"
