@@ -11,7 +11,7 @@ from flightlog.core import inbox
 from flightlog.core.fold import fold, placed
 from flightlog.core.invariants import check
 from flightlog.core.limits import Limits
-from flightlog.core.plan import follow
+from flightlog.core.plan import Idle, SendRequest, follow, plan
 from flightlog.core.repair import closing
 from flightlog.core.state import EMPTY, State
 from flightlog.core.task_flow import (
@@ -211,6 +211,27 @@ def test_recoveries_count_anew_once_a_step_is_finished() -> None:
     task = after(state, *events).task
     assert task is not None
     assert (task.recoveries, task.stuck, task.state) == (1, 0, "running")
+
+
+def test_a_step_that_was_cut_off_is_no_finished_one() -> None:
+    state = after(IN_TURN, OPENED)
+    state = after(state, *written(next_of(state)))
+    state = after(
+        state,
+        RequestHeader(head=Head(adapter="a", model="m"), reason="first"),
+        RequestSent(attempt=1, header_seq=900, messages=0, sha256=""),
+    )
+    for streamed in ((), text_blocks("half a word")):
+        task = after(state, *closing(state, TurnEnd(reason="interrupted"), streamed, "aborted")).task  # type: ignore[arg-type]
+        assert task is not None
+        assert (task.steps, task.stuck) == (1, 1)
+
+
+@pytest.mark.parametrize("move", ["pending", "paused"])
+def test_nothing_moves_in_a_task_that_waits(move: TaskStateName) -> None:
+    assert plan(IN_TURN, Limits()) == SendRequest(1)
+    for state in (RUNNING, IN_TURN):
+        assert plan(after(state, TaskState(state=move)), Limits()) == Idle()
 
 
 def test_a_question_pauses_the_task_until_it_is_answered() -> None:

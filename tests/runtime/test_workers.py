@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -229,3 +230,37 @@ async def test_a_look_costs_what_is_new_and_not_what_has_ended(tmp_path: Path, m
         assert board.look()
         assert [candidate.name for candidate in board.first(2**60, 9)] == [task]
         assert sum(rows for _, rows in reads) <= 4
+
+
+@pytest.mark.parametrize("first", ["the task", "the letter"])
+async def test_a_letter_to_a_task_that_is_not_due_is_taken_at_once(tmp_path: Path, first: str) -> None:
+    path, later = tmp_path / "a.db", datetime(2100, 1, 1, tzinfo=UTC)
+    async with opened(path, FakeModel([])) as kernel, trio.open_nursery() as nursery:
+        nursery.start_soon(kernel.work)
+        if first == "the task":
+            await submitted(kernel, id="t", due=later)
+            await trio.sleep(0.1)
+            await kernel.tasks.cancel("t")
+        else:
+            await kernel.mailbox("t").cancel()
+            await trio.sleep(0.1)
+            await submitted(kernel, id="t", due=later)
+        with trio.fail_after(60):
+            assert (await kernel.tasks.wait("t")).state == "cancelled"
+        kernel.leave_work()
+
+
+async def test_a_pause_that_is_taken_as_the_task_begins_breaks_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    async with opened(path, FakeModel([])) as kernel, kernel.session("beside", model="fake:m"):
+        for _ in range(20):
+            task = await submitted(kernel)
+            async with kernel._task(task, Limits(), take_over=False) as run, trio.open_nursery() as nursery:
+                await kernel.tasks.pause(task)
+                nursery.start_soon(run.session.take_letters)
+                nursery.start_soon(run.to_rest)
+            assert states(path, task) in (
+                ["paused person"],
+                ["running", "paused person"],
+                ["running", "completed"],
+            ), states(path, task)

@@ -16,7 +16,7 @@ class TaskBoard:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._queue = Queue()
-        self._event = self._letter = 0
+        self._event, self._letter = -1, 0
 
     def first(self, now_us: int, count: int) -> list[Candidate]:
         """The `count` tasks that are to be taken up first at `now_us`."""
@@ -27,9 +27,9 @@ class TaskBoard:
         event, letter = self._store.read("last_id")[0][0], self._store.read("last_letter")[0][0]
         if (event, letter) == (self._event, self._letter):
             return False
-        if self._event == 0:
+        if self._event < 0:
             for row in self._store.read("tasks_open"):
-                self._add(*row)
+                self._add(*row)  # all letters are read below
         elif event != self._event:
             self._read_on(event)
         if letter != self._letter:
@@ -48,7 +48,8 @@ class TaskBoard:
         for row in self._store.read("tasks_since", self._event, event):
             key, name, kind, state, task_class, model, max_steps, due_us = row
             if kind == "task/submitted":
-                self._add(key, name, "pending", task_class, model, max_steps, due_us)
+                waits = self._has_letters(key, name)  # it may have been written to before it was there
+                self._add(key, name, "pending", task_class, model, max_steps, due_us, letters=waits)
             elif state in ENDED:
                 self._queue.drop(key)
             elif (there := self._queue.get(key)) is not None:
@@ -63,6 +64,8 @@ class TaskBoard:
         model: str,
         max_steps: int,
         due_us: int | None,
+        *,
+        letters: bool = False,
     ) -> None:
         task = Candidate(
             number=key,
@@ -72,7 +75,7 @@ class TaskBoard:
             max_steps=max_steps,
             state=state,
             due_us=due_us,
-            letters=self._has_letters(key, name),
+            letters=letters,
         )
         self._queue.put(task)
 
