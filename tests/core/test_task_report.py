@@ -216,4 +216,4 @@ def test_the_time_from_a_death_to_the_next_owner_is_in_no_step() -> None:
         for record, at in zip(extended([first], *events), times, strict=True)
     ]
     (step,) = report_of(log).steps
-    assert step.duration_us == 3 * second
+    assert step.duration_us == 2 * second
