@@ -6,6 +6,7 @@ import os
 import re
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -54,6 +55,14 @@ def test_nothing_but_the_command_line_needs_the_extra(shell: Shell) -> None:
     shell.python("-c", program)
 
 
+def every_command(group: click.Group, *before: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """All commands with the words that call them."""
+    for name, command in group.commands.items():
+        yield (*before, name), command
+        if isinstance(command, click.Group):
+            yield from every_command(command, *before, name)
+
+
 def test_every_command_says_what_it_does_and_every_option_what_it_is_for(shell: Shell) -> None:
     assert set(group.commands) == {
         "run",
@@ -75,18 +84,22 @@ def test_every_command_says_what_it_does_and_every_option_what_it_is_for(shell: 
         "import",
         "backup",
         "demo",
+        "task",
+        "work",
+        "timer",
     }
-    overview = shell.call("--help").out
-    for name, command in group.commands.items():
-        assert re.search(rf"^  {name} +\w", overview, re.MULTILINE)
-        text = shell.call(name, "--help").out
-        assert "--json" in text
+    for names, command in every_command(group):
+        overview = shell.call(*names[:-1], "--help").out
+        assert re.search(rf"^  {names[-1]} +\w", overview, re.MULTILINE)
+        text = shell.call(*names, "--help").out
+        unbroken = re.sub(r"\s+", "", text)
+        assert isinstance(command, click.Group) or "--json" in text
         for parameter in command.params:
             if isinstance(parameter, click.Option):
-                assert parameter.help, f"{name} {parameter.opts}"
+                assert parameter.help, f"{names} {parameter.opts}"
                 assert all(option in text for option in parameter.opts)
             else:
-                assert parameter.make_metavar(click.Context(command)) in text
+                assert parameter.make_metavar(click.Context(command)) in unbroken
     assert all(len(line) <= 80 for line in overview.splitlines())
 
 

@@ -42,9 +42,30 @@ def task() -> None:
 @click.option("--base-url", metavar="URL", help="Where the model is; the same as ?base_url=URL in its name.")
 @click.option("--system", metavar="TEXT", default="", help="The system text.")
 @click.option("--parameter", "named", metavar="NAME=VALUE", multiple=True, help="VALUE is JSON or a text. Repeatable.")
-@click.option("--class", "task_class", type=click.Choice(get_args(TaskClass)), default="normal", show_default=True)
-@click.option("--max-steps", metavar="N", type=click.IntRange(1), default=30, show_default=True)
-@click.option("--max-recoveries", metavar="N", type=click.IntRange(0), default=5, show_default=True)
+@click.option(
+    "--class",
+    "task_class",
+    type=click.Choice(get_args(TaskClass)),
+    default="normal",
+    show_default=True,
+    help="Core tasks go before normal ones, batch tasks after.",
+)
+@click.option(
+    "--max-steps",
+    metavar="N",
+    type=click.IntRange(1),
+    default=30,
+    show_default=True,
+    help="It fails when it needs more steps.",
+)
+@click.option(
+    "--max-recoveries",
+    metavar="N",
+    type=click.IntRange(0),
+    default=5,
+    show_default=True,
+    help="It fails when so many workers in a row die on it.",
+)
 @click.option("--due", metavar="TIME", type=MomentType(), help="When it may begin: 2030-01-31T18:00, +2h.")
 @click.option("--every", metavar="SPAN", type=SpanType(), help="Have the goal come again: 45m, 2h30m, 1d.")
 @click.option("--times", metavar="N", type=click.IntRange(1), help="With --every: N times in all.")

@@ -422,7 +422,7 @@ def _not_again(state: State, call: Call, event: ToolCall) -> str:
             return f"its effect is {call.started.effect!r}, now {event.effect!r}"
         case "answered" if call.decision != "not_done":
             return f"asked about its outcome, nobody said 'not_done' but {call.decision!r}"
-        case "reconciled" if call.outlived:
+        case "reconciled" if call.outlived and call.started.effect != "transactional":  # a database takes one of both
             return "its owner lived as the session was taken over, so it may still run"
         case "repeatable" | "reconciled" if call.asked_seq is not None:
             return f"a person was asked at seq {call.asked_seq}"

@@ -94,11 +94,14 @@ class Children:
         calls = {call.started.invocation_id for call in (state.step.unanswered if state.step else ()) if call.started}
         for child in state.unsettled:
             task = state.children[child]
-            if not task.background or child in self._followed or task.invocation_id in calls:
-                continue
-            if not self._fault and not self._leaving.is_set():
+            if task.background and task.invocation_id not in calls:
                 registered = self._house.registry.subagents.get(task.subagent)
-                self._begin(task, registered.item if registered else None)
+                self._go_on(task, registered.item if registered else None)
+
+    def _go_on(self, task: SubagentSpawned, subagent: Subagent | None) -> None:
+        """Drive the child in the background, unless that is done already or nothing is to be begun any more."""
+        if task.child not in self._followed and not self._fault and not self._leaving.is_set():
+            self._begin(task, subagent)
 
     async def news(self) -> None:
         """Wait until a child has settled. Raises the fault that keeps children from it."""
@@ -164,7 +167,8 @@ class Children:
             await self._assign(subagent, text, invocation_id, background=True, child=child)
         while (leaves := self._followed.get(child)) is not None:  # it has settled, and is still being closed
             await leaves.wait()
-        self.take_up()
+        if child in self._journal.state.unsettled:
+            self._go_on(self._journal.state.children[child], subagent)
 
     async def call_off(self, subagent: Subagent, child: str) -> None:
         """See `flightlog_hookspecs.Children`."""
