@@ -142,7 +142,7 @@ def sends(child: str, text: str, **more: object) -> list[object]:
 async def test_a_child_that_works_is_sent_more_by_the_same_tool(tmp_path: Path) -> None:
     gate = Gate()
     family = Family(tmp_path, START, LOOKING, tools=[gate.tool], background=True)
-    async with family.session() as session:
+    async with family.kernel() as kernel, kernel.session("s", model="fake:m") as session:
         await start(session, gate)
         child = child_of(family.path)
         family.parent.replies = [
@@ -156,6 +156,7 @@ async def test_a_child_that_works_is_sent_more_by_the_same_tool(tmp_path: Path) 
         for text in ("steer", "queue"):
             await session.followup(text)
         await session.run()
+        await until(kernel.read(child), lambda record: getattr(record.event, "verb", "") == "followup")
         gate.go.set()
         await session.run(children=True)
     assert tasks_of(family) == ["look around", "and there", "then here"]
