@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import trio
 from attrs import define, field, frozen
@@ -14,7 +15,7 @@ from flightlog.testing.faults import oracles
 from flightlog.testing.faults.disk import WORKSPACE, Files, digest_of
 from flightlog.testing.faults.life import Bench, Found, Log, Row, live, read_log, recovered, registry_of
 from flightlog.testing.faults.oracles import Broken, Essence, Places
-from flightlog.testing.faults.workloads import Workload, mode_of
+from flightlog.testing.faults.workloads import Judging, Workload, mode_of
 from flightlog.testing.faults.world import Done, Fact, World
 from flightlog_hookspecs.errors import FlightlogError
 from flightlog_hookspecs.events import (
@@ -32,18 +33,20 @@ from flightlog_hookspecs.events import (
 class Ending:
     """What a recovered life came to: what it added to the facts, what is wrong with it, its calls and their results.
 
-    There are no `calls` (None) when it failed.
+    There are no `calls` (None) when it failed. `verdict` says what is wrong once it is known what took effect in all lives.
     """
 
     facts: Sequence[Fact]
     broken: Sequence[Broken]
     calls: Sequence[Record] | None
     on_crash: OnCrash
+    verdict: Callable[[Sequence[Done]], Iterable[Broken]] = field(default=lambda _: ())
 
     def with_earlier(self, facts: Sequence[Fact]) -> list[Broken]:
         """All that is wrong, given what was known when this life began."""
         everything = [*facts, *self.facts]
         broken = [*self.broken, *oracles.effects(everything, self.on_crash)]
+        broken += self.verdict([fact for fact in everything if isinstance(fact, Done)])
         return broken + (list(oracles.intents(everything, self.calls)) if self.calls is not None else [])
 
 
@@ -117,18 +120,21 @@ class Judge:
             broken += oracles.one_outcome(records)
             broken += oracles.streamed(records, self.on_crash)
             broken += oracles.tasks(records, log.messages)
+            broken += oracles.worked(records)
             if _parent(records):
                 continue
-            broken += oracles.conversation(log.messages[name], self.essences[name], self.background)
+            if not isinstance(self.workload, Judging):
+                broken += oracles.conversation(log.messages[name], self.essences[name], self.background)
             if self.workload.steady:
                 broken += oracles.requests(records, self.requests[name])
         if lost := self.essences.keys() - log.records.keys():
             broken.append(Broken("P7", f"there is no session {sorted(lost)}"))
         broken += oracles.files(self.bench.photograph(), self.workload, log.all_records())
+        verdict = partial(oracles.verdict, self.workload, log.all_records())
         calls = [
             record for record in log.all_records() if isinstance(record.event, (ToolCall, ToolResult, SubagentSpawned))
         ]
-        return Ending(world.ledger, broken, calls, self.on_crash)
+        return Ending(world.ledger, broken, calls, self.on_crash, verdict)
 
     async def _recover_twice(self, files: Files, found: Found, number: int) -> list[Broken]:
         once, photograph = await self._recovered(files, found, number)

@@ -183,7 +183,7 @@ async def new_log(bench: Bench) -> Files:
 async def live(path: str, workload: Workload, world: World, *, seed: int, number: int) -> None:
     """Let a kernel on `path` work through `workload`."""
     reseed(seed)
-    world.workspace = workspace_of(path)
+    world.workspace, world.life = workspace_of(path), number
     with world.watching(), trio.move_on_after(_HANGS_S) as patience:
         async with open_kernel(
             path,

@@ -25,12 +25,12 @@ from attrs import frozen
 
 from flightlog.core.children import GO_ON as CHILD_GO_ON
 from flightlog.core.fold import fold
-from flightlog.core.inbox import keyed_id
-from flightlog.core.state import EMPTY
+from flightlog.core.inbox import keyed_id, wakes
+from flightlog.core.state import EMPTY, State
 from flightlog.runtime.recovery import OnCrash
 from flightlog.testing.faults.disk import WORKSPACE, Files
-from flightlog.testing.faults.workloads import GO_ON, Filing
-from flightlog.testing.faults.world import Committed, Done, Ended, Fact, Failed, Held, Posted, Reached
+from flightlog.testing.faults.workloads import GO_ON, Filing, Judging
+from flightlog.testing.faults.world import Committed, Done, Ended, Entered, Fact, Failed, Held, Posted, Reached, Wrong
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.events import (
     ApprovalDecided,
@@ -45,11 +45,15 @@ from flightlog_hookspecs.events import (
     SessionCreated,
     SessionOpened,
     StepEnd,
+    StepStart,
     SubagentSettled,
     SubagentSpawned,
+    TaskResynced,
+    TaskState,
     ToolCall,
     ToolResult,
     TurnEnd,
+    TurnStart,
     UserMessage,
 )
 from flightlog_hookspecs.tools import REPEATABLE
@@ -61,6 +65,10 @@ Row = tuple[Any, ...]
 _NOWHERE: Final = 2**62
 """The id of a row that never was."""
 _WISHES: Final = (GO_ON, CHILD_GO_ON)
+_OWN: Final = ("kernel", "resync", "subagent")
+"""Who says what a conversation need not hear again, since it depends on the crash, or is judged apart."""
+_WORK: Final = (TurnStart, StepStart, RequestSent, ToolCall, TaskResynced)
+"""What is done for a task."""
 _CUT_OFF: Final = ("not_started", "aborted", "unknown")
 _CLOSING: Final = (AssistantMessage, RequestFailed, ToolResult, ApprovalDecided, SubagentSettled, StepEnd, TurnEnd)
 
@@ -116,11 +124,20 @@ class Places:
             case Reached():
                 return self.events.get((fact.session, fact.seq), _NOWHERE)
             case Done():
-                return self.calls.get(fact.invocation_id, _NOWHERE)
+                return self.calls.get(call_of(fact, self.calls), _NOWHERE)
+            case Entered():
+                return self.events.get((fact.session, 2), _NOWHERE)
             case Ended():
                 return self.results.get((fact.session, fact.call_seq), _NOWHERE)
-            case Posted() | Failed():
+            case Posted() | Failed() | Wrong():
                 return 0
+
+
+def call_of(done: Done, calls: Collection[str]) -> str:
+    """The invocation id of the call that it was of: a task that goes on asks again for what it has read."""
+    first = done.invocation_id.rpartition(".")[0]
+    again = done.effect == "read" and done.invocation_id not in calls and first in calls
+    return first if again else done.invocation_id
 
 
 def claims(facts: Sequence[Fact], places: Places, *, power: bool) -> Claims:
@@ -216,6 +233,8 @@ def going_on(records: Sequence[Record], known: int) -> Iterator[Broken]:
     for record in records[:known]:
         state = fold(state, record.event, record.seq, record.epoch)
     added = [record for record in records[known:] if not isinstance(record.event, SessionCreated)]
+    if not added and state.task is not None and state.task.ended:
+        return  # nobody takes it up
     if not added or not isinstance(added[0].event, SessionOpened):
         yield Broken("P4", f"recovery begins with {added[0].event.kind if added else 'nothing'}")
     if not state.turn_open or state.cancelling:
@@ -233,6 +252,36 @@ def going_on(records: Sequence[Record], known: int) -> Iterator[Broken]:
                 pass
             case _:
                 yield Broken("P4", f"an attempt was cut off, and comes to {[event.kind for event in asked[:3]]}")
+
+
+def worked(records: Sequence[Record]) -> Iterator[Broken]:
+    """P4: a task ends once, and nothing is done for it then; who takes it up after a death says so before all else.
+
+    Nobody takes up one whose last turn has completed while nothing has come since: that turn was the end of it.
+    """
+    state, unsaid = EMPTY, False
+    for record in records:
+        event, task = record.event, state.task
+        if task is not None:
+            if isinstance(event, SessionOpened):
+                unsaid = task.state in ("running", "recovering")
+            elif isinstance(event, TaskState):
+                unsaid = False
+            if task.ended and isinstance(event, (*_WORK, TaskState)):
+                yield Broken("P4", f"the task is {task.state}, and row {record.seq} is {event.kind}")
+            if unsaid and isinstance(event, _WORK):
+                yield Broken("P4", f"row {record.seq} is {event.kind}, and nothing says that the task is recovering")
+            if isinstance(event, TaskState) and event.state == "recovering" and _is_over(state):
+                yield Broken("P4", f"row {record.seq} takes up a task whose last turn has completed")
+        state = fold(state, event, record.seq, record.epoch)
+    if state.task is not None and not state.task.ended:
+        yield Broken("P4", f"the task is {state.task.state} in the end")
+
+
+def _is_over(state: State) -> bool:
+    end = state.task.end if state.task else None
+    waits = state.turn_open or wakes(state) or state.timers or state.unsettled
+    return end is not None and end.reason == "completed" and not waits
 
 
 def one_outcome(records: Sequence[Record]) -> Iterator[Broken]:
@@ -253,8 +302,10 @@ def recovered_again(once: Sequence[Row], twice: Sequence[Row]) -> Iterator[Broke
 def effects(facts: Sequence[Fact], on_crash: OnCrash = "close") -> Iterator[Broken]:
     """P5: a write or external effect happens at most once, by its invocation id and by what it is about.
 
-    Where turns go on, others may be repeated: what is idempotent, as the same invocation.
+    Where turns go on, others may be repeated: what is idempotent, as the same invocation. What the workload itself
+    knows to be wrong does not happen at all.
     """
+    yield from (Broken("P5", fact.how) for fact in facts if isinstance(fact, Wrong))
     done = [fact for fact in facts if isinstance(fact, Done) and fact.effect not in REPEATABLE]
     for what, times in Counter((fact.tool, fact.arguments) for fact in done).items():
         if times > 1:
@@ -275,10 +326,10 @@ def intents(facts: Sequence[Fact], records: Sequence[Record]) -> Iterator[Broken
 
     The effect of a call that gave a child a task, or sent it words, is the child's.
     """
-    done = {fact.invocation_id for fact in facts if isinstance(fact, Done)}
+    calls = {record.event.invocation_id for record in records if isinstance(record.event, ToolCall)}
+    done = {call_of(fact, calls) for fact in facts if isinstance(fact, Done)}
     delegated = {record.event.invocation_id for record in records if isinstance(record.event, SubagentSpawned)}
     delegated |= {invocation_id for invocation_id, _ in _sent(records)}
-    calls = {record.event.invocation_id for record in records if isinstance(record.event, ToolCall)}
     yield from (Broken("P6", f"{invocation_id} took effect, and no call says so") for invocation_id in done - calls)
     by_row = {(r.session, r.seq): r.event.invocation_id for r in records if isinstance(r.event, ToolCall)}
     for record in records:
@@ -364,7 +415,7 @@ def essence(messages: Sequence[Message], background: Collection[str] = ()) -> Es
     for message in messages:
         match message:
             case UserMessage():
-                said[message.text] += message.text not in _WISHES and message.source != "subagent"
+                said[message.text] += message.text not in _WISHES and message.source not in _OWN
             case AssistantMessage():
                 waiting = [block for block in message.content if isinstance(block, ToolCallBlock)]
                 last = last if message.interrupted else message.text
@@ -401,6 +452,12 @@ def files(found: Files, workload: object, records: Sequence[Record] | None = Non
         yield from (Broken("P7", how) for how in workload.look(written, records))
 
 
+def verdict(workload: object, records: Sequence[Record], done: Sequence[Done]) -> Iterator[Broken]:
+    """P7: what came of it in the end is what the workload itself says must have come of it."""
+    if isinstance(workload, Judging):
+        yield from (Broken("P7", how) for how in workload.verdict(done, records))
+
+
 def requests(records: Sequence[Record], unbroken: frozenset[str]) -> Iterator[Broken]:
     """P8: until something is cut off, the model is sent what it was sent in the unbroken run. `unbroken`: hashes."""
     for record in records:
@@ -411,7 +468,7 @@ def requests(records: Sequence[Record], unbroken: frozenset[str]) -> Iterator[Br
                 return
             case ToolResult(outcome=outcome, told_by=told_by) if outcome in _CUT_OFF or told_by == "person":
                 return
-            case UserMessage() as message if message.text == GO_ON:
+            case UserMessage() as message if message.text == GO_ON or message.source == "resync":
                 return
             case TurnEnd(reason=reason) if reason != "completed":
                 return

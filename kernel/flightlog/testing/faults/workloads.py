@@ -25,7 +25,8 @@ from flightlog.runtime.approvals import Question
 from flightlog.runtime.recovery import OnCrash
 from flightlog.runtime.session import Session
 from flightlog.testing import Bundle, Cue, FakeModel, calls, words
-from flightlog.testing.faults.world import World
+from flightlog.testing.faults.shop import Shop
+from flightlog.testing.faults.world import Done, World
 from flightlog_hookspecs import (
     Ask,
     BlockEvent,
@@ -53,11 +54,12 @@ class Workload(Protocol):
 
     `run` is called with a kernel on an empty log first, and after each crash with one on what survived:
     it must do what is left, and end. It says with keys what it says (`world.followup(..., key=...)`) and
-    lets the world know of all it was promised: `world.held(token)`, `world.posted(letter_id)`. `plugins` are made
+    lets the world know of all it was promised: `world.held(token)`, `world.posted(letter_id)`, `world.entered(task)`.
+    `plugins` are made
     for each life; their tools note each effect with `world.done(...)` and are async, for a thread has
     no order. Each call has arguments of its own, and no test sleeps but by `trio.sleep`.
     `model` is the sessions' "adapter:model". One whose sessions are opened with `on_crash="continue"` says so by an
-    attribute of that name. `steady` says that each message comes at a place of the
+    attribute of that name, and so does one whose tasks are carried out by `kernel.work`. `steady` says that each message comes at a place of the
     conversation that timing does not change: then requests after a crash must repeat those before it.
     """
 
@@ -84,6 +86,14 @@ def mode_of(workload: Workload) -> OnCrash:
     """What becomes of the turns of `workload` that a crash leaves open."""
     mode: OnCrash = getattr(workload, "on_crash", "close")
     return mode
+
+
+@runtime_checkable
+class Judging(Protocol):
+    """A workload that knows what must have come of it: it is asked, in place of comparing with the unbroken run."""
+
+    def verdict(self, done: Sequence[Done], records: Sequence[Record]) -> Iterable[str]:
+        """What is wrong in the end, after all that took effect in any life, with the `records` of all sessions."""
 
 
 @runtime_checkable
@@ -507,7 +517,7 @@ def _one(name: str, *orders: Order, on_crash: OnCrash = "close") -> Script:
     return Script(name, (("s", orders),), on_crash=on_crash)
 
 
-SCRIPTS: Final = (
+SCRIPTS: Final[tuple[Workload, ...]] = (
     _one("words", Order("hello"), Order("a longer talk"), Order("and the last")),
     _one("tools", Order("work", ((("look", "a"), ("mark", "b"), ("write", "c"), ("send", "d")), (("write", "e"),)))),
     _one("queued", Order("first", ((("write", "a"),),), waits=True), Order("second", ((("send", "b"),),))),
@@ -581,6 +591,8 @@ SCRIPTS: Final = (
             ("two", (Order("right", ((("send", "c"),), (("look", "d"),))), Order("more right"))),
         ),
     ),
+    Shop("orders"),
+    Shop("orders in a changing world", changing=True),
 )
 """The scripts that every promise is tried on."""
 

@@ -81,7 +81,21 @@ class Failed:
     """The file could not be written: nothing is, from here on."""
 
 
-Fact = Committed | Held | Reached | Posted | Done | Ended | Failed
+@frozen
+class Entered:
+    """A task was acknowledged: `session` is its own."""
+
+    session: str
+
+
+@frozen
+class Wrong:
+    """Something took effect that should not have, as only the workload can know."""
+
+    how: str
+
+
+Fact = Committed | Held | Reached | Posted | Done | Ended | Failed | Entered | Wrong
 
 _WRITING: Final = (
     (ApswDatabase, "begin"),
@@ -106,6 +120,8 @@ class World:
     earlier: Sequence[Fact] = ()
     workspace: str = field(default="", kw_only=True)
     """The folder of the kernel's tools, in which a crash leaves what it leaves of the log."""
+    life: int = field(default=0, init=False)
+    """So many lives have ended before the one that this world sees."""
     keep: Callable[[str], None] = field(default=_unheard, init=False)
     """Called with the path of a file there that was just changed, all or nothing, by code that is not watched."""
     _barrier: bool = field(default=False, init=False)
@@ -134,6 +150,14 @@ class World:
     def posted(self, letter_id: str) -> None:
         """Note that a letter was acknowledged."""
         self.ledger.append(Posted(letter_id))
+
+    def entered(self, task: str) -> None:
+        """Note that a task was acknowledged."""
+        self.ledger.append(Entered(task))
+
+    def wrong(self, how: str) -> None:
+        """Note that something is about to take effect that should not."""
+        self.ledger.append(Wrong(how))
 
     def done(self, context: ToolContext, tool: str, effect: Effect, arguments: object) -> None:
         """Note that a body takes effect: call it where the effect happens."""
