@@ -18,7 +18,7 @@ if __name__ == "__main__":
 import layers
 from attrs import frozen
 from layers import Finding, Layer, cancel, damage, io_errors, nested, owners, power_loss, rule
-from planted import acting, deciding, owning, reading, saving, saying
+from planted import acting, deciding, owning, reading, saving, saying, working
 
 PAGE = Path(__file__).parents[2] / "docs" / "planted-bugs.md"
 SLACK = 3
@@ -81,7 +81,11 @@ BUGS = (
     Bug(saying.recovery_that_says_it_anew_each_time, power_loss, "words", "P4", 11),
     Bug(saying.settlement_apart_from_its_message, power_loss, "beside", "P7", 50),
     Bug(saying.child_given_its_task_when_it_was_said_to_have_started, power_loss, "beside", "P7", 10),
-    Bug(saving.witness_of_what_a_killed_process_cached, nested, "cancelled", "P3", 39),
+    Bug(working.submission_not_synced, power_loss, "orders", "P2 P3", 127),
+    Bug(working.recovery_that_nobody_mentions, power_loss, "orders", "P4", 6),
+    Bug(working.completed_turn_taken_for_an_interrupted_one, power_loss, "orders", "P4 P7", 57),
+    Bug(working.precheck_skipped_on_resume, power_loss, "orders in a changing world", "P5", 20),
+    Bug(saving.witness_of_what_a_killed_process_cached, nested, "cancelled", "P3", 52, seed=2),
     Bug(saying.words_under_the_last_owner_only, nested, "cancelled", "P4", 41, seed=4),
     Bug(saving.storage_error_swallowed, io_errors, "words", "P2 P3", 2),
     Bug(saving.failed_group_taken_for_durable, io_errors, "words", "P2 P3 P9", 2),

@@ -169,7 +169,7 @@ def result_held_behind_a_slow_sibling() -> Iterator[None]:
 def cancelled_write_told_to_be_safe() -> Iterator[None]:
     """A body that a cancel cut off is reported as safe to repeat, whatever it does."""
 
-    def careless(runner: ToolRunner, tool: Tool) -> Rendered:
+    async def careless(runner: ToolRunner, *_: object) -> Rendered:
         return failed(repair.ABORTED, "aborted")
 
     with replaced(ToolRunner, "_cut_off", careless):
@@ -181,8 +181,9 @@ def cancelled_turn_left_open() -> Iterator[None]:
     """A cancel ends the loop, and nobody closes the turn."""
     end_for = driver._end_for
 
-    def careless(errors: list[BaseException], cause: str) -> Any:
-        return None if all(isinstance(error, trio.Cancelled) for error in errors) else end_for(errors, cause)
+    def careless(errors: list[BaseException], *arguments: Any, **options: Any) -> Any:
+        cancelled = all(isinstance(error, trio.Cancelled) for error in errors)
+        return None if cancelled else end_for(errors, *arguments, **options)
 
     with replaced(driver, "_end_for", careless):
         yield

@@ -35,12 +35,12 @@ def claim_apart_from_its_message() -> Iterator[None]:
     """A message leaves the inbox in one append and enters the step in another."""
     write = Driver._write
 
-    async def in_two(driver: Driver, *events: Any, times_us: Sequence[int] = (), stops: bool = False) -> None:
+    async def in_two(driver: Driver, *events: Any, times_us: Sequence[int] = ()) -> None:
         journal = driver._journal
         due = follow(journal.state, journal.seq, events, driver._around.limits, stops=True)
         claims = [i for i, event in enumerate(due) if isinstance(event, InboxSplice) and event.cause == "claimed"]
         if not claims:
-            await write(driver, *events, times_us=times_us, stops=stops)
+            await write(driver, *events, times_us=times_us)
             return
         await journal.append(*due[: claims[-1] + 1], times_us=times_us)
         await journal.append(*due[claims[-1] + 1 :])
