@@ -27,7 +27,7 @@ from child import die_with_the_parent
 
 from flightlog.testing.faults import named
 from flightlog.testing.faults.determinism import deterministic
-from flightlog.testing.faults.life import live
+from flightlog.testing.faults.life import live, workspace_of
 from flightlog.testing.faults.recorder import Recorder, recording
 from flightlog.testing.faults.world import Done, Fact, World
 
@@ -86,6 +86,7 @@ def lived(order: Order, world: World) -> None:
     path = f"{order.folder}/a.db"
     Path(order.folder, "files").mkdir(exist_ok=True)
     script = named(order.script)
+    os.makedirs(workspace_of(path), exist_ok=True)
     with deterministic(), recording(Recorder(path)):
         trio.run(
             lambda: live(path, script, world, seed=1, number=order.number),
