@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-
 from flightlog.core.changed import changed
 from flightlog.core.state import State
 from flightlog.core.task_flow import Action, Since, flow

@@ -33,7 +33,7 @@ from flightlog_hookspecs.events import (
 class Ending:
     """What a recovered life came to: what it added to the facts, what is wrong with it, its calls and their results.
 
-    There are no `calls` (None) when it failed. `verdict` says what is wrong once it is known what took effect in all lives.
+    There are no `calls` (None) when it failed. `verdict` says what is wrong given all that took effect in any life.
     """
 
     facts: Sequence[Fact]

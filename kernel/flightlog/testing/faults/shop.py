@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
@@ -215,7 +215,7 @@ async def _pause() -> None:
 
 @define
 class _Known:
-    """What the conversation says of the orders: as they were last read, how their mails ended, whose stock was taken."""
+    """What the conversation says of the orders: how they were last read, how their mails ended, whose stock is gone."""
 
     orders: dict[int, dict[str, Any]] = field(factory=dict)
     mailed: dict[int, str] = field(factory=dict)
@@ -236,7 +236,7 @@ class _Known:
                     pass
         return known
 
-    def _read(self, answers: Collection[str] | Iterator[str]) -> None:
+    def _read(self, answers: Iterable[str]) -> None:
         for order in map(json.loads, answers):
             self.orders[order["order"]] = order
 

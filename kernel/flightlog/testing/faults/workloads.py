@@ -55,12 +55,12 @@ class Workload(Protocol):
     `run` is called with a kernel on an empty log first, and after each crash with one on what survived:
     it must do what is left, and end. It says with keys what it says (`world.followup(..., key=...)`) and
     lets the world know of all it was promised: `world.held(token)`, `world.posted(letter_id)`, `world.entered(task)`.
-    `plugins` are made
-    for each life; their tools note each effect with `world.done(...)` and are async, for a thread has
-    no order. Each call has arguments of its own, and no test sleeps but by `trio.sleep`.
+    `plugins` are made for each life; their tools note each effect with `world.done(...)` and are async, for a
+    thread has no order. Each call has arguments of its own, and no test sleeps but by `trio.sleep`.
     `model` is the sessions' "adapter:model". One whose sessions are opened with `on_crash="continue"` says so by an
-    attribute of that name, and so does one whose tasks are carried out by `kernel.work`. `steady` says that each message comes at a place of the
-    conversation that timing does not change: then requests after a crash must repeat those before it.
+    attribute of that name, and so does one whose tasks are carried out by `kernel.work`. `steady` says that each
+    message comes at a place of the conversation that timing does not change: then requests after a crash must repeat
+    those before it.
     """
 
     @property
