@@ -15,16 +15,22 @@ from flightlog.testing.faults import SCRIPTS, Broken, oracles
 from flightlog.testing.faults.determinism import deterministic
 from flightlog.testing.faults.disk import Disk
 from flightlog.testing.faults.life import Life, bench, watched_life
-from flightlog.testing.faults.world import Committed, Done, Ended, Failed, Reached
+from flightlog.testing.faults.world import Committed, Done, Ended, Entered, Failed, Reached, Wrong
+from flightlog_hookspecs.content import text_blocks
 from flightlog_hookspecs.events import (
     AssistantDelta,
     AssistantMessage,
+    Event,
     Record,
     RequestFailed,
     RequestSent,
     SessionOpened,
     SubagentSettled,
+    TaskState,
+    ToolCall,
     ToolResult,
+    TurnEnd,
+    TurnStart,
     UserMessage,
 )
 
@@ -43,6 +49,12 @@ def family() -> Life:
     return unbroken_life("beside")
 
 
+@pytest.fixture(scope="module")
+def work() -> Life:
+    """An unbroken run of a task."""
+    return unbroken_life("orders")
+
+
 def unbroken_life(name: str) -> Life:
     """A life of a script."""
     script = next(script for script in SCRIPTS if script.name == name)
@@ -58,7 +70,8 @@ def promises(broken: Iterable[Broken]) -> set[str]:
 
 
 def records(life: Life) -> list[Record]:
-    return life.log.records["s"]
+    """Those of its session "s", or of its only one."""
+    return life.log.records.get("s") or life.log.all_records()
 
 
 def test_p1_a_row_that_differs_in_any_column_is_no_prefix(life: Life) -> None:
@@ -170,6 +183,78 @@ def test_p7_what_children_in_the_background_are_called_and_when_they_end_makes_n
     assert unbroken.calls["helper", '{"task": "more"}'] == "ok"
     (child,) = family.log.messages.keys() - {"s"}
     assert child not in str(unbroken)
+
+
+def followed_by(before: list[Record], *events: Event) -> list[Record]:
+    """Those records, and what another owner has added."""
+    last = before[-1]
+    return [*before, *(evolve(last, seq=last.seq + i, epoch=last.epoch + 1, event=e) for i, e in enumerate(events, 1))]
+
+
+def test_p4_a_task_that_does_not_end_or_goes_on_after_its_end_is_found(work: Life) -> None:
+    all_of_it = records(work)
+    end = next(i for i, record in enumerate(all_of_it) if record.event == TaskState(state="completed"))
+    assert not promises(oracles.worked(all_of_it))
+    assert promises(oracles.worked(all_of_it[:end])) == {"P4"}
+    assert promises(oracles.worked(followed_by(all_of_it, TurnStart()))) == {"P4"}
+
+
+def test_p4_a_task_that_is_taken_up_without_a_word_or_though_it_is_over_is_found(work: Life) -> None:
+    all_of_it = records(work)
+    called = next(i for i, record in enumerate(all_of_it) if isinstance(record.event, ToolCall))
+    turn = next(i for i, record in enumerate(all_of_it) if isinstance(record.event, TurnEnd))
+    opened = next(record.event for record in all_of_it if isinstance(record.event, SessionOpened))
+    says, ends = TaskState(state="recovering"), TaskState(state="completed")
+    call = all_of_it[called].event
+
+    def found(*added: Event, until: int) -> list[str]:
+        return [one.how for one in oracles.worked(followed_by(all_of_it[:until], *added))]
+
+    assert found(opened, says, call, ends, until=called) == []
+    assert "nothing says that the task is recovering" in found(opened, call, says, ends, until=called)[0]
+    assert found(opened, ends, until=turn + 1) == []
+    assert "whose last turn has completed" in found(opened, says, ends, until=turn + 1)[0]
+
+
+def test_p2_a_task_that_was_acknowledged_and_is_not_there_is_found() -> None:
+    claimed = oracles.claims([Entered("t")], oracles.Places({("t", 2): 5}, {}, {}, {}), power=True)
+    assert not promises(oracles.durable(5, 0, claimed, 1))
+    assert promises(oracles.durable(4, 0, claimed, 1)) == {"P2"}
+
+
+def test_p5_what_the_workload_itself_knows_to_be_wrong_is_found() -> None:
+    assert promises(oracles.effects([Wrong("a stale mail")])) == {"P5"}
+
+
+def test_what_a_task_reads_again_belongs_to_the_call_that_has_read_it() -> None:
+    again = Done("id.1.1.0.2", "look", "read", "{}")
+    assert oracles.call_of(again, {"id.1.1.0"}) == "id.1.1.0"
+    assert oracles.call_of(evolve(again, effect="write"), {"id.1.1.0"}) == "id.1.1.0.2"
+
+
+def test_p7_what_the_kernel_itself_says_to_the_model_makes_no_difference(life: Life) -> None:
+    messages = life.log.messages["s"]
+    unbroken = oracles.essence(messages)
+    for source, doubled in (("kernel", False), ("resync", False), ("user", True)):
+        said = UserMessage(message_id="m", content=text_blocks("one more thing"), source=source)
+        assert bool(promises(oracles.conversation([*messages, said], unbroken))) is doubled
+
+
+def test_p7_a_workload_that_judges_itself_finds_what_is_lost_or_doubled(work: Life) -> None:
+    orders = next(script for script in SCRIPTS if script.name == "orders")
+    done, all_of_it = [fact for fact in work.facts if isinstance(fact, Done)], records(work)
+    mail = next(fact for fact in done if fact.tool == "send_mail")
+    stock = next(fact for fact in done if fact.tool == "take_stock")
+    assert not promises(oracles.verdict(orders, all_of_it, done))
+    assert not promises(oracles.verdict(orders, all_of_it, [*done, stock])), "the same invocation"
+    for wrong in (
+        [fact for fact in done if fact != mail],
+        [fact for fact in done if fact != stock],
+        [*done, evolve(stock, invocation_id="other")],
+    ):
+        assert promises(oracles.verdict(orders, all_of_it, wrong)) == {"P7"}
+    reports = [record for record in all_of_it if isinstance(record.event, AssistantMessage)]
+    assert promises(oracles.verdict(orders, [*all_of_it, reports[-1]], done)) == {"P7"}
 
 
 def test_p8_a_request_that_was_never_sent_is_found_unless_something_was_cut_off(life: Life) -> None:

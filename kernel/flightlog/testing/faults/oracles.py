@@ -5,7 +5,7 @@
 | P1 | what opens is a prefix, byte for byte, of what was written |
 | P2 | all that was acknowledged is in it |
 | P3 | a crash alone is never refused, and whatever is refused has a name |
-| P4 | recovery closes turns that wait for nobody, or leaves them to go on; a call has one outcome; twice is once |
+| P4 | recovery closes turns that wait for nobody, or lets them go on; a call or task has one end; twice is once |
 | P5 | what may not be repeated takes effect at most once; what may be is the same invocation |
 | P6 | whatever took effect has its call in the log |
 | P7 | in the end the conversation is that of a run that was never broken, and so is what tools wrote |
