@@ -19,7 +19,7 @@ _COMMON = {
     "print_blob": True,
     "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 }
-settings.register_profile("quick", max_examples=60, derandomize=True, database=None, **_COMMON)
+settings.register_profile("quick", max_examples=30, derandomize=True, database=None, **_COMMON)
 settings.register_profile("pr", max_examples=600, database=None, **_COMMON)
 settings.register_profile("nightly", max_examples=10_000, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))

@@ -22,7 +22,7 @@ from support.children import closing_process
 from orders_child import orders  # isort: skip
 
 KILLED = -signal.SIGKILL
-THOROUGH = settings.default is not None and settings.default.max_examples > 60
+THOROUGH = settings.default is not None and settings.default.max_examples > 30
 
 pytestmark = pytest.mark.kill
 
