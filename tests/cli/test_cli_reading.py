@@ -111,9 +111,9 @@ def test_show_collapses_the_streamed_rows_unless_asked_not_to(counted: Shell) ->
     heading, *lines, total = counted.call("show", "c").out.splitlines()
     assert heading.split() == ["row", "time", "(UTC)", "step", "event", "what"]
     assert len(lines) < len(kinds)
-    assert any("assistant/delta   21\u00d7 1↵2↵3↵4↵5↵6↵7↵8↵9↵10↵" in line for line in lines)
-    assert any('tool/call         append_line(path="notes.txt", line="counted to 10")' in line for line in lines)
-    assert lines[-2].endswith("turn/end          completed")
+    assert any("assistant/delta    21\u00d7 1↵2↵3↵4↵5↵6↵7↵8↵9↵10↵" in line for line in lines)
+    assert any('tool/call          append_line(path="notes.txt", line="counted to 10")' in line for line in lines)
+    assert lines[-2].endswith("turn/end           completed")
     assert re.fullmatch(r"[\d,]+ in, [\d,]+ out", total)
     assert len(counted.call("show", "c", "--deltas").out.splitlines()) == 2 + len(kinds)
 
