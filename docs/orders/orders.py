@@ -252,6 +252,7 @@ async def submit(kernel: flightlog.Kernel, model: str = "clerk:v1") -> str:
 
 async def main(folder: Path, action: str, model: str, orders: int) -> None:
     """Run the program."""
+    folder.mkdir(parents=True, exist_ok=True)
     shop = Shop(folder / "shop.db")
     if not shop.path.exists():
         shop.create(orders)

@@ -83,15 +83,19 @@ class Kernel:
         approver: bool = False,
         expect: HeadToken | None = None,
         take_over: bool = False,
-        on_crash: OnCrash = "close",
+        on_crash: OnCrash | None = None,
     ) -> AsyncIterator[Session]:
         """Own session `name` while the context lasts, creating or resuming it.
 
         `model` is "adapter:model"; `system` comes before the registered prompt sections. None stands for
-        what the session had last, or in a new one for the offline "scripted:echo" and no text. What a crash
-        left open is closed first: calls that may have taken effect become `unknown`, streamed words
-        stay as an interrupted answer. With `on_crash="continue"` it stays open, and `run` goes on in the step where it
-        was: an open request is sent again, an open call is settled by its effect. With `approver`, calls that a guard
+        what the session had last, or in a new one for the offline "scripted:echo" and no text.
+
+        With `on_crash="close"` what a crash left open is closed first: calls that may have taken effect become
+        `unknown`, streamed words stay as an interrupted answer. With "continue" it stays open, and `run` goes on in the
+        step where it was: an open request is sent again, an open call is settled by its effect. None is "continue" for
+        the session of a task that has not ended, and "close" for all others.
+
+        With `approver`, calls that a guard
         wants a person to decide about wait for `Session.approve`; without, they are denied. With `expect`, a log that
         was rolled back is refused. With `take_over`, an owner that is stuck loses the session: its open calls are in
         doubt, as after a crash, and what it still tries to write is refused (`Fenced`).
@@ -102,7 +106,7 @@ class Kernel:
         checked_name(name)
         self._store.check_process()
         _check_types(system=(system, str), title=(title, str), limits=(limits, Limits), expect=(expect, HeadToken))
-        if on_crash not in get_args(OnCrash):
+        if on_crash not in (None, *get_args(OnCrash)):
             raise UsageError(f"on_crash must be one of {get_args(OnCrash)}, not {on_crash!r}")
         async with self._owned(
             name,
@@ -131,7 +135,7 @@ class Kernel:
         outer: Registry,
         expect: HeadToken | None = None,
         take_over: bool = False,
-        on_crash: OnCrash = "close",
+        on_crash: OnCrash | None = None,
         hands_over: bool = False,
     ) -> AsyncIterator[tuple[Session, Journal]]:
         """`session` for the kernel itself: a session inside the scope `outer`, which begins with `created(uid=...)`."""
@@ -195,7 +199,7 @@ class Kernel:
         *,
         approver: bool,
         outer: Registry,
-        on_crash: OnCrash,
+        on_crash: OnCrash | None,
         hands_over: bool,
     ) -> Session:
         state = journal.state

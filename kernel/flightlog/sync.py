@@ -477,7 +477,7 @@ class Kernel:
         approver: bool = False,
         expect: HeadToken | None = None,
         take_over: bool = False,
-        on_crash: OnCrash = "close",
+        on_crash: OnCrash | None = None,
     ) -> AbstractContextManager[Session]:
         """Own session `name` while the context lasts, creating or resuming it."""
         return self._owning(

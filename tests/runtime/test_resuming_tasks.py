@@ -13,11 +13,13 @@ from attrs import evolve
 
 from flightlog.core.limits import RESYNC_ANSWER_MAX_CHARS, RESYNC_READS_MAX
 from flightlog.events import (
+    ApprovalAsked,
     CheckpointSkipped,
     CheckpointWritten,
     RequestHeader,
     TaskResynced,
     TaskState,
+    ToolCall,
     ToolResult,
     TurnEnd,
     UserMessage,
@@ -25,7 +27,7 @@ from flightlog.events import (
 from flightlog.testing import Attempts, Bundle, FakeModel, calls, words
 from flightlog_hookspecs import Deny, PromptSection, Tool, tool
 from flightlog_hookspecs.errors import ProviderError, ToolError
-from flightlog_hookspecs.tools import Effect
+from flightlog_hookspecs.tools import Done, Effect, NotDone
 from flightlog_plugins.failover import Failover
 from support.conversation import assert_at_rest
 from support.cutting import cut_log
@@ -156,8 +158,11 @@ async def test_a_task_whose_turn_was_closed_goes_on_in_a_turn_that_begins_with_w
 ) -> None:
     shop = Shop()
     path = await dead_behind(tmp_path / "a.db", shop, "tool/result")
-    async with opened(path, FakeModel([]), *shop.tools()) as kernel, kernel.session(TASK, model="fake:m"):
-        pass  # whoever opens it as a chat closes what is open
+    async with (
+        opened(path, FakeModel([]), *shop.tools()) as kernel,
+        kernel.session(TASK, model="fake:m", on_crash="close"),
+    ):
+        pass
     assert events_of(path, TurnEnd, TASK)[-1].reason == "interrupted"
     shop.price = "12"
     model = await resumed(path, *shop.tools())
@@ -304,6 +309,56 @@ async def test_what_the_work_is_based_on_has_changed(tmp_path: Path, change: str
         assert "Goal: Ship order 8." in shown(model.requests[0])
     newest = [c for c in events_of(path, CheckpointWritten, TASK) if c.fingerprint][-1]
     assert newest.fingerprint == resync.after
+
+
+@pytest.mark.parametrize(
+    ("effect", "finding", "ships", "told_by"),
+    [
+        ("idempotent", None, 1, ""),
+        ("write", Done("order 7 is on its way"), 0, "reconcile"),
+        ("write", NotDone(), 1, ""),
+    ],
+)
+async def test_what_was_cut_off_is_settled_by_the_table_also_where_the_basis_has_changed(
+    tmp_path: Path, effect: Effect, finding: Done | NotDone | None, ships: int, told_by: str
+) -> None:
+    shop = Shop()
+    path = await dead_behind(tmp_path / "a.db", shop, "tool/call", 2, effect=effect, sections=[section("be kind")])
+    order, ship = shop.tools(effect=effect)
+    if finding is not None:
+        ship = evolve(ship, reconcile=lambda context, arguments: finding)
+    await resumed(path, order, ship, sections=[section("be quick")])
+    assert resyncs(path)[0].changed == ("system",)
+    assert len(shop.shipped) == ships
+    result = events_of(path, ToolResult, TASK)[-1]
+    assert (result.name, result.outcome, result.told_by) == ("ship", "ok", told_by)
+    assert len({call.invocation_id for call in events_of(path, ToolCall, TASK) if call.name == "ship"}) == 1
+
+
+async def test_what_nobody_can_know_is_asked_also_where_the_basis_has_changed(tmp_path: Path) -> None:
+    shop = Shop()
+    path = await dead_behind(tmp_path / "a.db", shop, "tool/call", 2, sections=[section("be kind")])
+    await work(path, FakeModel(list(REPLIES)), *shop.tools(), sections=[section("be quick")])
+    assert state_of(path) == "paused"
+    (asked,) = events_of(path, ApprovalAsked, TASK)
+    assert asked.about == "outcome"
+    assert not resyncs(path)
+    async with opened(path, FakeModel([])) as kernel:
+        await kernel.tasks.answer(TASK, rows_of(path, "approval/asked")[0], "done")
+    await resumed(path, *shop.tools(), sections=[section("be quick")])
+    assert shop.shipped == []
+    assert [result.told_by for result in events_of(path, ToolResult, TASK)] == ["", "person"]
+
+
+async def test_opening_a_task_as_a_session_leaves_what_was_cut_off_to_its_worker(tmp_path: Path) -> None:
+    shop = Shop()
+    path = await dead_behind(tmp_path / "a.db", shop, "tool/call", 2)
+    async with opened(path, FakeModel([])) as kernel, kernel.session(TASK):
+        pass
+    assert len(events_of(path, ToolResult, TASK)) == 1
+    order, ship = shop.tools()
+    await resumed(path, order, evolve(ship, reconcile=lambda context, arguments: Done("shipped")))
+    assert events_of(path, ToolResult, TASK)[-1].told_by == "reconcile"
 
 
 async def test_a_model_that_the_host_has_changed_is_noticed(tmp_path: Path) -> None:

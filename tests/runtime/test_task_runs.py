@@ -220,7 +220,11 @@ async def test_a_pause_lets_running_tools_finish_unless_it_is_to_be_now(tmp_path
         task = await submitted(other)
         await worked(path, sweep, replies=[calls(("sweep", {}))])
     assert states(path, task) == ["running", "paused person"]
-    assert [event.outcome for event in events_of(path, ToolResult, task)] == ["unknown" if now else "ok"]
+    assert [event.outcome for event in events_of(path, ToolResult, task)] == ([] if now else ["ok"])
+    async with opened(path, FakeModel([])) as other:
+        await other.tasks.resume(task)
+        await worked(path, sweep)
+    assert states(path, task)[-1] == ("paused question" if now else "completed"), "what was cut off is no guess"
 
 
 async def test_a_cancel_ends_the_task(tmp_path: Path) -> None:

@@ -337,3 +337,18 @@ async def test_the_time_limit_counts_from_the_start_of_the_body(tmp_path: Path, 
         tmp_path / "a.db", FakeModel([calls(("slow", {}), ("slow", {}), ("slow", {}))]), slow, limits=Limits()
     )
     assert [result.outcome for result in results] == ["ok"] * 3
+
+
+async def test_a_body_in_a_thread_that_raises_keyboard_interrupt_fails_its_own_call_only(tmp_path: Path) -> None:
+    def body() -> str:
+        """Stop."""
+        raise KeyboardInterrupt
+
+    model = FakeModel([calls(("stop", {})), words("Well.")])
+    async with session_of(tmp_path / "a.db", model, Tool(body=body, name="stop")) as session:
+        await session.followup("go")
+        turn = await session.run()
+    assert turn is not None
+    assert turn.reason == "completed"
+    (result,) = events_of(tmp_path / "a.db", ToolResult)
+    assert (result.outcome, "KeyboardInterrupt" in result.text) == ("error", True)

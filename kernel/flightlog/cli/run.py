@@ -53,7 +53,7 @@ class Order:
     schema: str | None
     as_json: bool
     take_over: bool
-    on_crash: OnCrash
+    on_crash: OnCrash | None
     approver: bool
     waits: bool
 
@@ -63,7 +63,7 @@ class Order:
         options.append(("--schema", self.schema))
         given = [part for name, value in options if value for part in (name, value)]
         given += ["--approver"] if self.approver else []
-        given += ["--on-crash", self.on_crash] if self.on_crash != "close" else []
+        given += ["--on-crash", self.on_crash] if self.on_crash else []
         return shlex.join(["flightlog", "resume", self.session, *text, *given])
 
     def approve_command(self, seq: int) -> str:
@@ -99,9 +99,8 @@ def _model_options(command: F) -> F:
         click.option(
             "--on-crash",
             type=click.Choice(get_args(OnCrash)),
-            default="close",
-            show_default=True,
-            help="Close a turn that a crash left open, or continue it from the step where it was.",
+            help="Close a turn that a crash left open, or continue it from the step where it was. "
+            "Default: close, but for tasks.",
         ),
         db_option,
         json_option,
@@ -128,7 +127,7 @@ def run(
     approver: bool,
     no_wait: bool,
     take_over: bool,
-    on_crash: OnCrash,
+    on_crash: OnCrash | None,
     db: str | None,
     as_json: bool,
 ) -> int:
@@ -170,7 +169,7 @@ def resume(
     approver: bool,
     no_wait: bool,
     take_over: bool,
-    on_crash: OnCrash,
+    on_crash: OnCrash | None,
     db: str | None,
     as_json: bool,
 ) -> int:

@@ -3,7 +3,8 @@
 | turn   | step   | request           | calls        | then                                   |
 |--------|--------|-------------------|--------------|----------------------------------------|
 | any    | any    | its task is pending or paused |  | Idle                                   |
-| any    | any    | not open          |              | Resync, if the task has to (`resync.due`) |
+| any    | any    | not open          | cut off      | RunTools for those, if the task has to resync (`resync.due`) |
+| any    | any    | not open          |              | Resync, if the task has to             |
 | closed |        |                   |              | open a turn if a message wakes (`_between_turns`), else Idle |
 | open   | none   |                   |              | open a step, Stop or close the turn (`_between_steps`) |
 | open   | open   | not sent          |              | SendRequest(1)                         |
@@ -112,7 +113,9 @@ def plan(state: State, limits: Limits) -> Action:
     if state.task is not None and state.task.state in WAITING:
         return Idle()
     if resync.due(state) and not (state.step and state.step.phase == "open"):
-        return Resync()
+        # First what was cut off, by the table of recovery: what has changed since must not make it a guess.
+        cut_off_calls = tuple(call for call in state.step.unanswered if call.started) if state.step else ()
+        return RunTools(cut_off_calls) if cut_off_calls else Resync()
     if not state.turn_open:
         return _between_turns(state, limits)
     step = state.step

@@ -129,7 +129,7 @@ def resynced(
     events: list[Event] = [*checkpoints.skipped(state)]
     if changed:
         end = TurnEnd(reason="interrupted", message=CHANGED + ", ".join(changed))
-        events += closing(state, end, (), "not_started")
+        events += closing(state, end, (), "aborted")
     contents = _contents(state, task, changed, answers, came, left_out)
     events += _entering(state, contents, new_id, cut=bool(changed))
     refreshed = TaskResynced(

@@ -32,7 +32,7 @@ class OpenSession(Protocol):
         limits: Limits,
         approver: bool,
         outer: Registry,
-        on_crash: OnCrash,
+        on_crash: OnCrash | None,
     ) -> AbstractAsyncContextManager[tuple[Child, Journal]]:
         """Own session `name` while the context lasts. What is registered in `outer` is there, too."""
 
@@ -45,7 +45,7 @@ class House:
     model: str
     limits: Limits
     approver: bool
-    on_crash: OnCrash
+    on_crash: OnCrash | None
     open: OpenSession
     start_soon: Callable[..., object]
     """Start a task that is the kernel's, not its caller's."""

@@ -6,6 +6,7 @@ It has no opinion of its own: what happens is decided by `core/plan.py`, how a t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -101,6 +102,19 @@ class Driver:
             return
         self._leaving = self._leaving or self._end is None
         self.cancel(SESSION_CLOSED)
+
+    def pause(self, cause: str, *, now: bool) -> None:
+        """End the turn as paused once running tools have ended by themselves.
+
+        With `now` they are cut off; who hands over leaves the turn open then: they are settled as after a crash, once
+        it goes on.
+        """
+        if now and self._around.hands_over:
+            if self._runner:
+                self._runner.hand_over()
+            self.leave()
+        else:
+            self.end(TurnEnd(reason="paused", cause=cause), grace_s=0 if now else math.inf)
 
     def finish_step(self) -> None:
         """Come to rest before the next attempt at a request; for good."""

@@ -7,7 +7,6 @@ append at once; a death in between ends that turn and that call anyway.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
@@ -26,7 +25,7 @@ from flightlog.runtime.journal import Journal
 from flightlog.store.letter_codec import checked_files, decode_letter
 from flightlog.store.store import Store
 from flightlog_hookspecs.errors import Fenced, ForkedProcess, LogCorrupt, StoreError, StoreStopped
-from flightlog_hookspecs.events import Event, LetterTaken, Record, TurnEnd
+from flightlog_hookspecs.events import Event, LetterTaken, Record
 
 POLL_S: Final = 0.02
 """How often the file is asked whether a letter has come: seldom enough to cost nothing, often enough to answer."""
@@ -75,9 +74,7 @@ class Letterbox:
         if isinstance(letter.body, Stop):
             self._driver.cancel(letter.body.cause, now=letter.body.now)
         elif isinstance(letter.body, Pause) and self._driver.drives:  # else the open turn is there for who resumes it
-            self._driver.end(
-                TurnEnd(reason="paused", cause=PAUSED_BY_PERSON), grace_s=0 if letter.body.now else math.inf
-            )
+            self._driver.pause(PAUSED_BY_PERSON, now=letter.body.now)
         elif isinstance(letter.body, (Answer, Report)):
             self._approvals.tell()
 

@@ -48,7 +48,7 @@ async def open_session(
     on_boundary: Boundary,
     feed: Feed | None = None,
     take_over: bool = False,
-    on_crash: OnCrash = "close",
+    on_crash: OnCrash | None = None,
 ) -> Journal:
     """Take ownership of session `name`, and make it ready to run. A new one begins with `created(uid=...)`.
 
@@ -88,13 +88,15 @@ async def open_session(
     return journal
 
 
-def _end_of(state: State, on_crash: OnCrash) -> TurnEnd | None:
+def _end_of(state: State, on_crash: OnCrash | None) -> TurnEnd | None:
     """How the turn, if one is open, is to end before anything goes on; None when it is to stay open.
 
     A turn that was cancelled does not go on. Nor does one that a repair has lost rows of: who knows what they said.
     """
     if state.suspended:
         return None
+    if on_crash is None:
+        on_crash = "continue" if state.task is not None and not state.task.ended else "close"
     if on_crash == "close" or state.torn:
         return TurnEnd(reason="interrupted")
     return TurnEnd(reason="aborted", cause="user") if state.cancelling else None

@@ -41,6 +41,13 @@ async def run_body(
 
 
 async def _in_thread(body: Callable[[], object], threads: trio.CapacityLimiter) -> object:
-    # Boxed, since trio refuses a coroutine as a thread's result: a wrapped async body returns one.
-    (value,) = await trio.to_thread.run_sync(lambda: (body(),), abandon_on_cancel=True, limiter=threads)
+    (value,) = await trio.to_thread.run_sync(_boxed, body, abandon_on_cancel=True, limiter=threads)
     return value
+
+
+def _boxed(body: Callable[[], object]) -> tuple[object]:
+    """What the body returns, boxed: trio refuses a coroutine as a thread's result, and a wrapped async body is one."""
+    try:
+        return (body(),)
+    except KeyboardInterrupt as error:  # its own: a real Ctrl-C comes to the main thread only
+        raise RuntimeError("it raised KeyboardInterrupt") from error

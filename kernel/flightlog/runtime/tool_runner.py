@@ -304,6 +304,11 @@ class ToolRunner:
             context = evolve(context, children=children, timers=timers)
             return await run_body(item.prepared, context, item.arguments, self._around.threads)
 
+    def hand_over(self) -> None:
+        """Cut running bodies off at once, and leave it to the next owner to find out how they ended."""
+        self._hands_over = True
+        self.stop(0)
+
     def stop(self, grace_s: float) -> None:
         """Give running bodies at most `grace_s` more seconds. May be called again, to hurry them."""
         self._stopped.set()
