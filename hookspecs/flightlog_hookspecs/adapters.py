@@ -33,7 +33,11 @@ class Adapter(Protocol):
     """A provider. Models are named `adapter:model`; everything behind the colon is the adapter's.
 
     One that holds connections may have `async aclose()` beside these: it is called when the adapter is
-    taken back, at the latest when its kernel is closed.
+    taken back, at the latest when its kernel is closed. One with `bound_thinking = True` is not given the thinking in
+    answers from before the conversation was made shorter: its provider binds it to what stood before it.
+
+    `window(model) -> int | None` beside these says how many tokens a request and its answer may have together, so that
+    the context can be kept within it; None, as without it, when that is not known.
     """
 
     @property

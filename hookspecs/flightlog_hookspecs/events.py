@@ -19,7 +19,9 @@ from flightlog_hookspecs.stream import FinishReason
 from flightlog_hookspecs.tools import Effect, Mode, Outcome
 
 Slot = Literal["next_turn", "next_step"]
-Source = Literal["user", "plugin", "context", "resync", "subagent", "timer", "kernel"]
+Source = Literal["user", "plugin", "context", "resync", "subagent", "timer", "kernel", "summary"]
+CompactionLevel = Literal["prune", "summarise"]
+CompactionOutcome = Literal["done", "not_smaller", "empty", "failed"]
 SpliceCause = Literal["accepted", "claimed", "withdrawn", "edited", "cancelled"]
 Verb = Literal[
     "followup",
@@ -194,6 +196,9 @@ class UserMessage:
 
     With source "context" and a `section`, the model is told what that prompt section says now: the
     last of two text blocks is its text; a single block says that it no longer applies.
+
+    One of source "summary" stands for all messages from row `replaces_from` to row `replaces_to`, in their place: those
+    stay in the log, and the model is sent this instead from now on.
     """
 
     kind: ClassVar[Literal["user/message"]] = "user/message"
@@ -201,6 +206,8 @@ class UserMessage:
     content: tuple[Block, ...]
     source: Source = "user"
     section: str = ""
+    replaces_from: int | None = None
+    replaces_to: int | None = None
 
     @property
     def text(self) -> str:
@@ -326,17 +333,7 @@ class AssistantMessage:
     @property
     def cost_pico(self) -> int | None:
         """What it cost, in 10^-12 of the price's currency, below 2^63; None where that is not known."""
-        price = self.price
-        amounts = (self.input_tokens, self.output_tokens, self.cached_tokens, self.cache_write_tokens)
-        if price is None or self.interrupted or not any(amounts) or min(amounts) < 0:
-            return None
-        cost = 0
-        prices = (price.input_pico, price.output_pico, price.cached_pico, price.cache_write_pico)
-        for tokens, pico in zip(amounts, prices, strict=True):
-            if tokens and pico is None:
-                return None
-            cost += tokens * (pico or 0)
-        return cost if 0 <= cost < 2**63 else None
+        return None if self.interrupted else _cost_pico(self)
 
     @property
     def interrupted(self) -> bool:
@@ -413,6 +410,8 @@ class ToolResult:
 
     `call_seq` is the row of the newest `tool/call`, None when no body ran. `duration_us` is microseconds.
     Of a call that was cut off, `told_by` says who knew how it ended, when the body itself could not say any more.
+    One that `replaces` the result in that row says the same in fewer words, and the model is sent it instead from now
+    on.
     """
 
     kind: ClassVar[Literal["tool/result"]] = "tool/result"
@@ -426,6 +425,7 @@ class ToolResult:
     duration_us: int = 0
     spill: Spill | None = None
     told_by: ToldBy = ""
+    replaces: int | None = None
 
     @property
     def text(self) -> str:
@@ -560,6 +560,68 @@ class TimerCancelled:
     kind: ClassVar[Literal["timer/cancelled"]] = "timer/cancelled"
     timer: str
     by: str = ""
+
+
+@frozen(kw_only=True)
+class CompactionStart:
+    """The context is about to be made shorter: nothing has changed for the model yet.
+
+    To "summarise", `model` is asked for a summary of the messages from row `from_seq` to row `to_seq`: with the head
+    and messages as they are now and the `instruction` behind them. `sha256` (hex) covers the bytes that are sent.
+    To "prune", results in that range are said in fewer words, and nobody is asked. Tokens are estimates.
+    """
+
+    kind: ClassVar[Literal["compaction/start"]] = "compaction/start"
+    level: CompactionLevel
+    from_seq: int
+    to_seq: int
+    tokens_before: int
+    compactor: str
+    model: str = ""
+    instruction: str = ""
+    sha256: str = ""
+
+
+@frozen(kw_only=True)
+class CompactionEnd:
+    """What came of it. When "done", what replaces the old messages stands before it in the same append.
+
+    Tokens are estimates, but for those that the model counted for its summary.
+    """
+
+    kind: ClassVar[Literal["compaction/end"]] = "compaction/end"
+    outcome: CompactionOutcome
+    tokens_after: int = 0
+    message: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    price: TokenPrice | None = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether a model was asked, and said what that took."""
+        return any((self.input_tokens, self.output_tokens, self.cached_tokens, self.cache_write_tokens))
+
+    @property
+    def cost_pico(self) -> int | None:
+        """What the summary cost, as for `AssistantMessage`."""
+        return _cost_pico(self)
+
+
+def _cost_pico(asked: AssistantMessage | CompactionEnd) -> int | None:
+    price = asked.price
+    amounts = (asked.input_tokens, asked.output_tokens, asked.cached_tokens, asked.cache_write_tokens)
+    if price is None or not any(amounts) or min(amounts) < 0:
+        return None
+    cost = 0
+    prices = (price.input_pico, price.output_pico, price.cached_pico, price.cache_write_pico)
+    for tokens, pico in zip(amounts, prices, strict=True):
+        if tokens and pico is None:
+            return None
+        cost += tokens * (pico or 0)
+    return cost if 0 <= cost < 2**63 else None
 
 
 @frozen(kw_only=True)
@@ -767,6 +829,8 @@ Event = (
     | TimerSet
     | TimerFired
     | TimerCancelled
+    | CompactionStart
+    | CompactionEnd
     | TaskSubmitted
     | TaskAmended
     | TaskState

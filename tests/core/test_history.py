@@ -6,12 +6,13 @@ from itertools import permutations
 from random import Random
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flightlog.core.history import EncodedRequest, History, Prefix, place_of
 from flightlog.core.request import assert_request_reconstructable, changes
-from flightlog_hookspecs.content import ToolCallBlock, text_blocks
+from flightlog_hookspecs.content import ThinkingBlock, ToolCallBlock, text_blocks
 from flightlog_hookspecs.errors import InvariantViolation
 from flightlog_hookspecs.events import (
     AssistantMessage,
@@ -80,12 +81,57 @@ def test_what_the_model_does_not_see_has_no_place() -> None:
 
 @given(legal_logs(), st.integers())
 def test_a_conversation_holds_every_message_once_whatever_order_they_arrive_in(log: LegalLog, seed: int) -> None:
-    in_order = messages(history(*((record.seq, record.event) for record in log.records)))
-    shuffled = list(log.records)
+    records = [record for record in log.records if not replaces(record.event)]
+    in_order = messages(history(*((record.seq, record.event) for record in records)))
+    shuffled = list(records)
     Random(seed).shuffle(shuffled)
     assert messages(history(*((record.seq, record.event) for record in shuffled))) == in_order
-    seen = [record.event for record in log.records if isinstance(record.event, Message)]
+    seen = [record.event for record in records if isinstance(record.event, Message)]
     assert sorted(map(repr, in_order)) == sorted(map(repr, seen))
+
+
+def replaces(event: Event) -> bool:
+    """Whether a message stands for earlier ones."""
+    return getattr(event, "replaces", None) is not None or getattr(event, "replaces_from", None) is not None
+
+
+def summary(text: str, first: int, last: int) -> UserMessage:
+    content = text_blocks(text)
+    return UserMessage(message_id="s", content=content, source="summary", replaces_from=first, replaces_to=last)
+
+
+def test_a_summary_stands_where_the_first_of_what_it_covers_stood() -> None:
+    made = history((1, ASK), (2, CALLS), *((3 + p, result(p)) for p in range(4)), (7, MORE))
+    before = made.messages()
+    made.add(summary("so far", 2, 6), 8)
+    assert [message.text for message in made.messages() if not isinstance(message, AssistantMessage)] == [
+        "go",
+        "so far",
+        "and then",
+    ]
+    assert made.rewritten_at == 8
+    assert list(before)[1] == CALLS, "who reads the messages as they were keeps them"
+    made.add(summary("all in all", 1, 7), 9)
+    assert [message.text for message in made.messages()] == ["all in all"], "a later one may cover it"
+
+
+def test_a_shortened_result_stands_in_the_place_of_the_whole_one() -> None:
+    made = history((1, ASK), (2, CALLS), *((3 + p, result(p)) for p in range(4)))
+    short = evolve(result(2), content=text_blocks("."), replaces=5)
+    made.add(short, 8)
+    assert messages(made) == [ASK, CALLS, result(0), result(1), short, result(3)]
+
+
+def test_only_thinking_that_is_bound_to_what_is_gone_is_left_out() -> None:
+    old = evolve(CALLS, content=(ThinkingBlock(text="hm", replay="sig"), *CALLS.content), replay="state")
+    for bound in (True, False):
+        request = EncodedRequest(HEAD, encode, rewritten_at=5, bound_thinking=bound)
+        request.add((2, 0), old)
+        request.add((7, 0), old)
+        assert (b"hm" in request.fragments[1]) == (not bound)
+        assert (b"state" in request.fragments[1]) == (not bound)
+        assert b"hm" in request.fragments[2]
+        assert request.messages == [old, old], "the messages are the log's"
 
 
 def encode(part: Head | Message) -> bytes:
@@ -96,12 +142,12 @@ def test_a_request_grows_message_by_message_to_what_it_would_be_in_one_go() -> N
     grown = EncodedRequest(HEAD, encode)
     digests = [grown.digest]
     for message in (ASK, CALLS, MORE):
-        grown.add(message)
+        grown.add((1, 0), message)
         digests.append(grown.digest)
     assert len(set(digests)) == 4
     at_once = EncodedRequest(HEAD, encode)
     for message in grown.messages:
-        at_once.add(message)
+        at_once.add((1, 0), message)
     assert at_once.digest == grown.digest
     assert grown.fragments == [encode(part) for part in (HEAD, ASK, CALLS, MORE)]
     framed = b"".join(len(fragment).to_bytes(8, "big") + fragment for fragment in grown.fragments)
@@ -116,8 +162,8 @@ def test_fragments_that_share_their_bytes_differently_have_different_digests() -
         return {HEAD: b"a", ASK: b"bc"}[part]  # type: ignore[index]
 
     one, other = EncodedRequest(HEAD, cut), EncodedRequest(HEAD, cut_elsewhere)
-    one.add(ASK)
-    other.add(ASK)
+    one.add((1, 0), ASK)
+    other.add((1, 0), ASK)
     assert b"".join(one.fragments) == b"".join(other.fragments)
     assert one.digest != other.digest
 
@@ -125,8 +171,8 @@ def test_fragments_that_share_their_bytes_differently_have_different_digests() -
 def test_each_part_is_encoded_once() -> None:
     asked: list[object] = []
     request = EncodedRequest(HEAD, lambda part: asked.append(part) or b"")  # type: ignore[func-returns-value]
-    request.add(ASK)
-    request.add(MORE)
+    request.add((1, 0), ASK)
+    request.add((2, 0), MORE)
     assert asked == [HEAD, ASK, MORE]
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from attrs import evolve
 
 from flightlog.core.fold import fold, placed
-from flightlog.core.invariants import RULES, Illegal, check
+from flightlog.core.history import History
+from flightlog.core.invariants import RULES, Illegal, check, check_replacement
 from flightlog.core.state import EMPTY, State
 from flightlog_hookspecs.content import ThinkingBlock, ToolCallBlock, text_blocks
 from flightlog_hookspecs.events import (
@@ -19,6 +20,8 @@ from flightlog_hookspecs.events import (
     AssistantMessage,
     CheckpointSkipped,
     CheckpointWritten,
+    CompactionEnd,
+    CompactionStart,
     Event,
     GoalChecked,
     Head,
@@ -146,6 +149,13 @@ AGAIN = {"invocation_id": "u.1.1.1"}
 NEXT = evolve(OPENED, lock=1)
 LOADED = PluginLoaded(plugin="p", version="1")
 GONE = PluginUnloaded(plugin="p", version="1")
+SHORTENS = CompactionStart(level="summarise", from_seq=7, to_seq=9, tokens_before=9, compactor="c", model="a:m")
+PRUNES = evolve(SHORTENS, level="prune", from_seq=10, to_seq=10, model="")
+SHORTER = UserMessage(message_id="s", content=text_blocks("so far"), source="summary", replaces_from=7, replaces_to=9)
+SHORT = evolve(RESULT, content=text_blocks("."), replaces=12)
+SHORTENED = CompactionEnd(outcome="done")
+ALL_CALLED: Log = (*STARTED, RESULT, evolve(UNSTARTED, position=1, call_id="c2"))
+OVER: Log = (*ALL_CALLED, StepEnd())
 SUBMITTED = TaskSubmitted(goal="look", model="a:m", goal_check="seen")
 AMENDED = TaskAmended(goal="look up")
 RUNS = TaskState(state="running")
@@ -471,6 +481,38 @@ CASES: dict[str, list[Case]] = {
         (ARCHIVED, evolve(SKIPPED, checkpoint_seq=3)),
         (ARCHIVED, evolve(RESYNC, checkpoint_seq=5)),
     ],
+    "compaction-place": [
+        (OPEN, SHORTENS),
+        (CALLING, SHORTENS),
+        ((*OVER, SHORTENS), SHORTENS),
+    ],
+    "compaction-range": [
+        (OVER, evolve(SHORTENS, from_seq=0)),
+        (OVER, evolve(SHORTENS, to_seq=6)),
+        (ALL_CALLED, SHORTENS),
+        ((*OVER, SHORTENS), evolve(SHORTER, replaces_to=8)),
+        ((*OVER, SHORTENS), evolve(SHORTER, replaces_to=None)),
+        ((*OVER, SHORTENS), evolve(SHORTER, source="user")),
+        ((*OVER, SHORTENS), evolve(SHORTER, section="rules")),
+        ((*OVER, evolve(PRUNES, from_seq=7, to_seq=9)), SHORT),
+    ],
+    "compaction-open": [
+        (OVER, SHORTER),
+        (OVER, SHORT),
+        (OVER, SHORTENED),
+        ((*OVER, SHORTENS), SHORT),
+        ((*OVER, PRUNES), SHORTER),
+        ((*OVER, SHORTENS, OPENED), SHORTENED),
+        ((*OVER, SHORTENS, SHORTENED), SHORTER),
+    ],
+    "compaction-ends": [
+        ((*OVER, SHORTENS), END),
+        ((*OVER, SHORTENS), StepStart()),
+        ((*OVER, END, SHORTENS), CLOSED),
+        ((*OVER, END, SHORTENS), TurnStart()),
+        ((*OVER, StepStart(), SHORTENS), SENT),
+        ((*OVER, StepStart(), SHORTENS), StepEnd()),
+    ],
     "result-call": [
         (CALLING, RESULT),
         (STARTED, UNSTARTED),
@@ -539,6 +581,8 @@ PLACES: dict[type, tuple[Log, Event]] = {
     TimerSet: (STARTED, SET),
     TimerFired: ((*REST, REPEATS), FIRED_ON),
     TimerCancelled: ((*STARTED, SET), STOPPED),
+    CompactionStart: (OVER, SHORTENS),
+    CompactionEnd: ((*OVER, SHORTENS), SHORTENED),
     TaskSubmitted: ((CREATED,), SUBMITTED),
     TaskAmended: (OF_TASK, AMENDED),
     TaskState: (OF_TASK, RUNS),
@@ -575,8 +619,31 @@ def rule_of(state: State, event: Event, epoch: int, place: tuple[int | None, int
 
 
 def test_every_rule_has_an_example() -> None:
-    # "epoch" and "place" are tried on every class above, "seq-dense" wherever rows are read.
-    assert {*CASES, "epoch", "place", "seq-dense"} == set(RULES)
+    # "epoch" and "place" are tried on every class above, "seq-dense" wherever rows are read, "result-replaced" below.
+    assert {*CASES, "epoch", "place", "seq-dense", "result-replaced"} == set(RULES)
+
+
+@pytest.mark.parametrize(
+    "change", [{"position": 1}, {"message_seq": 9}, {"call_id": "c2"}, {"outcome": "error"}, {"replaces": 11}]
+)
+def test_a_shortened_result_stands_for_the_one_that_is_there(change: dict[str, Any]) -> None:
+    history = History()
+    for seq, event in enumerate(OVER, 1):
+        history.add(event, seq)
+    check_replacement(SHORT, history)
+    with pytest.raises(Illegal, match="result-replaced"):
+        check_replacement(evolve(SHORT, **change), history)
+
+
+@pytest.mark.parametrize("change", [{"from_seq": 8}, {"to_seq": 8}])
+def test_a_compaction_covers_from_message_to_message(change: dict[str, Any]) -> None:
+    history = History()
+    for seq, event in enumerate(OVER, 1):
+        history.add(event, seq)
+    covers = evolve(SHORTENS, from_seq=7, to_seq=10)
+    check_replacement(covers, history)
+    with pytest.raises(Illegal, match="compaction-range"):
+        check_replacement(evolve(covers, **change), history)
 
 
 @pytest.mark.parametrize(

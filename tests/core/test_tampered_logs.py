@@ -21,6 +21,8 @@ from flightlog_hookspecs.events import (
     AssistantMessage,
     CheckpointSkipped,
     CheckpointWritten,
+    CompactionEnd,
+    CompactionStart,
     Event,
     GoalChecked,
     InboxSplice,
@@ -112,6 +114,10 @@ def changes(state: State, original: Event) -> Iterator[Change]:
     match original:
         case InboxSplice():
             yield from splice_changes(state, original)
+        case UserMessage(replaces_from=int(first), replaces_to=int(last)):
+            yield "replaces from", evolve(original, replaces_from=first + 1), {"compaction-range"}
+            yield "replaces to", evolve(original, replaces_to=last - 1), {"compaction-range"}
+            yield "source", evolve(original, source="user"), {"compaction-range"}
         case UserMessage() if state.claimed:
             yield "message id", evolve(original, message_id="other"), {"claim-lost"}
             yield "content", evolve(original, content=(*original.content, *text_blocks("!"))), {"claim-content"}
@@ -151,6 +157,8 @@ def changes(state: State, original: Event) -> Iterator[Change]:
                     yield "asked seq", evolve(original, asked_seq=seq), {"decided-asked"}
             other = "allowed" if original.asked_seq in state.outcome_questions else "done"
             yield "decision", evolve(original, decision=other, remember=False), {"decided-kind"}
+        case ToolResult(replaces=int()):
+            yield "replaces", evolve(original, replaces=None), {"step-outside", "call-named", "result-twice"}
         case ToolResult():
             yield from call_changes(state, original)
             if original.call_seq is None:
@@ -220,6 +228,8 @@ TWICE: dict[str, str | None] = {
     "subagent/settled": "settled-once",
     "timer/set": "timer-set",
     "timer/cancelled": "timer-open",
+    "compaction/start": "compaction-place",
+    "compaction/end": "compaction-open",
     "task/submitted": "task-submitted",
     "task/amended": None,
     "goal/checked": None,
@@ -298,6 +308,8 @@ AFTER_ATTEMPT: dict[str, str] = {
 
 
 OF_A_TASK = (TaskAmended, TaskState, GoalChecked, TaskResynced, CheckpointWritten, CheckpointSkipped)
+GOES_ON = {"turn/start", "turn/end", "step/start", "step/end", "request/sent", "session/closed"}
+"""What nothing of goes on before an open compaction has ended."""
 
 
 def traces(state: State, lost: Record, rest: Sequence[Record]) -> set[str]:
@@ -332,6 +344,14 @@ def traces(state: State, lost: Record, rest: Sequence[Record]) -> set[str]:
         case TimerFired(timer=timer):
             again = any(isinstance(r.event, TimerFired) and r.event.timer == timer for r in rest)
             return {"timer-due"} if again else set()
+        case CompactionStart():
+            ended = next(
+                (r for r in rest if isinstance(r.event, (CompactionStart, CompactionEnd, SessionOpened))), None
+            )
+            return {"compaction-open"} if ended and isinstance(ended.event, CompactionEnd) else set()
+        case CompactionEnd():
+            goes_on = next((r for r in rest if r.event.kind in GOES_ON or isinstance(r.event, SessionOpened)), None)
+            return COMPACTION if goes_on and not isinstance(goes_on.event, SessionOpened) else set()
         case TaskSubmitted():
             needed = any(isinstance(r.event, OF_A_TASK) for r in rest)
             return {"task-missing"} if needed else set()
@@ -376,6 +396,14 @@ def traces_of_start(lost: Record, start: ToolCall, in_step: Sequence[Record]) ->
     return rules
 
 
+COMPACTION = {"compaction-place", "compaction-range", "compaction-open", "compaction-ends"}
+"""What may notice a loss first where a compaction follows: it counts rows, and stands only between requests."""
+
+
+def shortens(event: Event) -> bool:
+    return isinstance(event, (CompactionStart, CompactionEnd))
+
+
 def decided(records: Sequence[Record], asked_seq: int) -> bool:
     return any(isinstance(r.event, ApprovalDecided) and r.event.asked_seq == asked_seq for r in records)
 
@@ -386,6 +414,7 @@ def test_a_row_lost_without_a_gap_is_noticed_by_what_needs_it(log: LegalLog) -> 
         rules = traces(state, record, log.records[index + 1 :])
         rule = broken_rule(renumbered([*log.records[:index], *log.records[index + 1 :]]))
         if rules:
+            rules = rules | COMPACTION if any(shortens(r.event) for r in log.records[index:]) else rules
             assert rule in rules, f"{record.event.kind} at seq {record.seq} was lost: {rule}"
 
 

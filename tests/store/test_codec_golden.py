@@ -15,6 +15,8 @@ from flightlog_hookspecs.events import (
     AssistantMessage,
     CheckpointSkipped,
     CheckpointWritten,
+    CompactionEnd,
+    CompactionStart,
     DeltaPiece,
     Event,
     GoalChecked,
@@ -185,6 +187,9 @@ EVENTS: tuple[Event, ...] = (
         summary="Done: 1 steps. Next: ask.",
     ),
     CheckpointSkipped(checkpoint_seq=4, why="steps 2, the log says 1"),
+    CompactionStart(level="summarise", from_seq=3, to_seq=9, tokens_before=5, compactor="c", instruction="In short."),
+    UserMessage(message_id="s1", content=(TextBlock(text="so far"),), source="summary", replaces_from=3, replaces_to=9),
+    CompactionEnd(outcome="done", tokens_after=2, input_tokens=7),
 )
 GOLDEN = (
     ('{"uid":"0123456789abcdef0123456789abcdef","title":"Ünïcode"}', "c6532fcb80064de3"),
@@ -283,6 +288,15 @@ GOLDEN = (
         "10def1f6c0d50354",
     ),
     ('{"checkpoint_seq":4}', "299e74e216d84edd"),
+    (
+        '{"level":"summarise","from_seq":3,"to_seq":9,"tokens_before":5,"compactor":"c"}',
+        "a20305fa511a4144",
+    ),
+    (
+        '{"message_id":"s1","content":[{"type":"text","chars":6}],"source":"summary","replaces_from":3,"replaces_to":9}',
+        "6919c3fed9d7ad0d",
+    ),
+    ('{"outcome":"done","tokens_after":2,"input_tokens":7}', "a3a6a442c77c1e9c"),
 )
 """Of each row its data and the beginning of its digest."""
 

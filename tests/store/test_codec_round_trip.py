@@ -34,6 +34,8 @@ from flightlog_hookspecs.events import (
     AssistantMessage,
     CheckpointSkipped,
     CheckpointWritten,
+    CompactionEnd,
+    CompactionStart,
     DeltaPiece,
     Event,
     GoalChecked,
@@ -96,6 +98,10 @@ def words_of(event: Any) -> str | None:
             return event.task or None
         case SubagentSettled():
             return event.result or None
+        case CompactionStart():
+            return event.instruction or None
+        case CompactionEnd():
+            return event.message or None
         case TaskSubmitted() | TaskAmended():
             return event.goal or None
         case TaskState():

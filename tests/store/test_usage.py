@@ -16,6 +16,7 @@ from flightlog import Spending
 from flightlog.core.forking import forked
 from flightlog_hookspecs.events import (
     AssistantMessage,
+    CompactionEnd,
     Record,
     RequestSent,
     SessionCreated,
@@ -44,7 +45,7 @@ def spent(path: Path) -> Sums:
 
 
 def counted(records: Iterable[Record]) -> Sums:
-    """What the sessions spent, counted event by event: each answer with its own price, each attempt once."""
+    """What the sessions spent, event by event: each answer and summary with its own price, each attempt once."""
     sums: Sums = Counter()
     origins: dict[str, int] = {}
     for record in records:
@@ -54,7 +55,9 @@ def counted(records: Iterable[Record]) -> Sums:
             continue
         if isinstance(record.event, RequestSent):
             sums[record.session, None, "attempts"] += 1
-        if isinstance(answer := record.event, AssistantMessage):
+        if isinstance(record.event, CompactionEnd) and record.event.asked:
+            sums[record.session, None, "attempts"] += 1
+        if isinstance(answer := record.event, (AssistantMessage, CompactionEnd)) and getattr(answer, "asked", True):
             known = answer.price is not None and answer.cost_pico is not None
             currency = answer.price.currency if answer.price and known else None
             sums[record.session, None, "attempts"] -= 1
@@ -101,7 +104,9 @@ def test_a_fork_has_spent_nothing_of_what_its_origin_did(log: LegalLog) -> None:
 @given(log=legal_logs())
 def test_a_session_without_prices_has_one_row_a_turn(log: LegalLog) -> None:
     free = [
-        evolve(record, event=evolve(record.event, price=None)) if isinstance(record.event, AssistantMessage) else record
+        evolve(record, event=evolve(record.event, price=None))
+        if isinstance(record.event, (AssistantMessage, CompactionEnd))
+        else record
         for record in log.records
     ]
     with in_memory() as folder:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from flightlog.core import checkpoints
 from flightlog.core.context import joined
 from flightlog.core.fold import asked_about, fold, placed
-from flightlog.core.history import EncodedRequest, History
-from flightlog.core.invariants import check
+from flightlog.core.history import EncodedRequest, History, Place
+from flightlog.core.invariants import check, check_replacement
 from flightlog.core.state import EMPTY, Call, State
 from flightlog.core.task import ENDED, FOLLOWING
 from flightlog.core.timer import firing, missed_by
@@ -26,12 +26,15 @@ from flightlog_hookspecs.events import (
     AssistantDelta,
     AssistantMessage,
     CheckpointLevel,
+    CompactionEnd,
+    CompactionStart,
     DeltaPiece,
     Event,
     GoalChecked,
     Head,
     InboxSplice,
     LetterTaken,
+    Message,
     PluginFault,
     PluginVersion,
     Record,
@@ -161,6 +164,7 @@ class Walk:
             epoch = self.state.epoch + isinstance(event, (SessionCreated, SessionOpened))
             seq = len(self.records) + 1
             check(self.state, event, epoch, place)
+            check_replacement(event, self._history)
             self.state = fold(self.state, event, seq, epoch)
             self._history.add(event, seq)
             self.records.append(
@@ -193,6 +197,11 @@ class Walk:
         yield from (self._accept, self._accept, self._take_letter, self._ignorable, self._reopen)
         if state.unsettled:
             yield self._settle
+        if state.compaction:
+            yield from (*[self._end_compaction] * 6, self._reopen, self._accept)
+            return
+        if self._may_compact():
+            yield self._compact
         if state.task and not state.task.ended:
             yield from (self._move_task, self._move_task, self._amend, self._resync)
             if state.turn_open and state.step is None:
@@ -217,6 +226,66 @@ class Walk:
         else:
             yield self._add_context
             yield from self._moves_in_settled_step(state)
+
+    def _may_compact(self) -> bool:
+        step = self.state.step
+        return bool(self._covered()) and not (step and (step.phase == "open" or step.unanswered))
+
+    def _compact(self) -> tuple[Event, ...]:
+        """A compaction begins, and ends at once or is left open."""
+        old = self._covered()
+        rows = sorted({place[0] for place, _ in old})
+        first, last = sorted((self._drawn(st.sampled_from(rows)), self._drawn(st.sampled_from(rows))))
+        header, instruction = self.state.header, self._drawn(_words)
+        start = CompactionStart(
+            level=self._drawn(st.sampled_from(["prune", "summarise"])) if header else "prune",
+            from_seq=first,
+            to_seq=last,
+            tokens_before=self._drawn(st.integers(0, 10**6)),
+            compactor="compaction",
+            model=self._drawn(st.sampled_from(["", "fake:model"])),
+            instruction=instruction,
+            sha256=self._request(header.head).asking(instruction)[1] if header else "",
+        )
+        return (start, *(self._compacted(start) if self._drawn(st.booleans()) else ()))
+
+    def _end_compaction(self) -> tuple[Event, ...]:
+        assert self.state.compaction is not None, "asked for an open one only"
+        return self._compacted(self.state.compaction)
+
+    def _compacted(self, start: CompactionStart) -> tuple[Event, ...]:
+        """The end of a compaction, and before it what it comes to, if it does."""
+        outcome = self._drawn(st.sampled_from(["done", "done", "failed", "not_smaller"]))
+        end = CompactionEnd(
+            outcome=outcome,
+            tokens_after=self._drawn(st.integers(0, 10**6)),
+            message=self._drawn(_words),
+            input_tokens=self._drawn(st.sampled_from([0, 7])),
+            price=self._drawn(_prices),
+        )
+        if outcome != "done":
+            return (end,)
+        if start.level == "summarise":
+            content = (self._drawn(_text_blocks),)
+            place = {"replaces_from": start.from_seq, "replaces_to": start.to_seq}
+            return (UserMessage(message_id="summary", content=content, source="summary", **place), end)
+        results = [
+            evolve(
+                message,
+                content=(TextBlock(text="short"),),
+                replaces=self._history.row(place),
+                duration_us=0,
+                spill=None,
+            )
+            for place, message in self._covered()
+            if isinstance(message, ToolResult) and start.from_seq <= place[0] <= start.to_seq
+        ]
+        return (*results[: self._drawn(st.integers(0, 3))], end)
+
+    def _covered(self) -> list[tuple[Place, Message]]:
+        """The messages that a compaction may cover now."""
+        before = self.state.step.seq if self.state.step else len(self.records) + 1
+        return [(place, message) for place, message in self._history.since(0) if place[0] < before]
 
     def _moves_in_settled_step(self, state: State) -> Iterator[Callable[[], tuple[Event, ...]]]:
         step = state.step
@@ -421,9 +490,7 @@ class Walk:
         state = self.state if self.state.header else fold(self.state, *header, len(self.records) + 1, 0)
         assert state.header is not None, "it was just made"
         assert state.step is not None, "requests are made inside a step"
-        request = EncodedRequest(state.header.head, FakeModel(()).encode)
-        for _, message in self._history.since(0):
-            request.add(message)
+        request = self._request(state.header.head)
         sent = RequestSent(
             attempt=state.step.attempt + 1,
             header_seq=state.header_seq,
@@ -431,6 +498,12 @@ class Walk:
             sha256=request.digest,
         )
         return (*header, sent)
+
+    def _request(self, head: Head) -> EncodedRequest:
+        request = EncodedRequest(head, FakeModel(()).encode)
+        for place, message in self._history.since(0):
+            request.add(place, message)
+        return request
 
     def _attempt(self) -> int:
         assert self.state.step is not None, "attempts are made inside a step"

@@ -18,6 +18,8 @@ from flightlog_hookspecs.events import (
     AssistantMessage,
     CheckpointSkipped,
     CheckpointWritten,
+    CompactionEnd,
+    CompactionStart,
     Event,
     GoalChecked,
     InboxSplice,
@@ -192,6 +194,14 @@ def described(event: Event, width: int = _DESCRIPTION_MAX_CHARS) -> str:
             return one_line(f"{event.plugin} {event.version}")
         case PluginFault():
             return _listed(event.plugin, event.hook, event.error)
+        case CompactionStart():
+            by = f" by {one_line(event.model)}" if event.model else ""
+            about = f"rows {event.from_seq} to {event.to_seq}{by}, about {counted(event.tokens_before, 'token')} in all"
+            return f"{event.level}: {about}"
+        case CompactionEnd(outcome="done"):
+            return f"done, about {counted(event.tokens_after, 'token')} in all"
+        case CompactionEnd():
+            return _listed(event.outcome, event.message)
         case CheckpointWritten():
             said_of_it = f"{event.level}, {event.phase}, {counted(event.steps, 'step')}: {one_line(event.summary)}"
             return said_of_it.rstrip(": ")

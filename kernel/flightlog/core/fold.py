@@ -26,6 +26,8 @@ from flightlog_hookspecs.events import (
     AssistantMessage,
     CheckpointSkipped,
     CheckpointWritten,
+    CompactionEnd,
+    CompactionStart,
     Event,
     GoalChecked,
     InboxSplice,
@@ -92,7 +94,16 @@ def _opened(state: State, event: SessionOpened, seq: int, epoch: int) -> State:
         calls = [evolve(call, outlived=call.started is not None) for call in step.calls]
         step = changed(step, calls=tuple(calls))
     task = changed(state.task, resynced=False) if state.task else None
-    return changed(state, epoch=epoch, closed=False, lock=event.lock, plugins=event.plugins, step=step, task=task)
+    return changed(
+        state,
+        epoch=epoch,
+        closed=False,
+        lock=event.lock,
+        plugins=event.plugins,
+        step=step,
+        task=task,
+        compaction=None,
+    )
 
 
 def _closed(state: State, event: SessionClosed, seq: int, epoch: int) -> State:
@@ -147,7 +158,7 @@ def _turn_end(state: State, event: TurnEnd, seq: int, epoch: int) -> State:
 
 
 def _step_start(state: State, event: StepStart, seq: int, epoch: int) -> State:
-    return changed(state, steps=state.steps + 1, step=Step(number=state.steps + 1))
+    return changed(state, steps=state.steps + 1, step=Step(number=state.steps + 1, seq=seq))
 
 
 def _step_end(state: State, event: StepEnd, seq: int, epoch: int) -> State:
@@ -159,15 +170,38 @@ def _step_end(state: State, event: StepEnd, seq: int, epoch: int) -> State:
 
 
 def _user_message(state: State, event: UserMessage, seq: int, epoch: int) -> State:
+    if event.replaces_from is not None and event.replaces_to is not None:
+        return _forgotten(state, event.replaces_from, event.replaces_to)
     step = _step(state)
     step = changed(step, told=told_in(step, event))
     left = tuple(pending for pending in state.claimed if pending.message_id != event.message_id)
     if event.section:
         context = MappingProxyType({**state.context, event.section: told(event.content)})
-        return changed(state, step=step, claimed=left, context=context)
+        rows = MappingProxyType({**state.context_rows, event.section: seq})
+        return changed(state, step=step, claimed=left, context=context, context_rows=rows)
     if len(left) == len(state.claimed) and event.source == "plugin":
         step = changed(step, briefed=True)
     return changed(state, step=step, claimed=left)
+
+
+def _forgotten(state: State, first: int, last: int) -> State:
+    """The state once the messages from row `first` to row `last` are out of the model's sight.
+
+    What it was told there of prompt sections, it will have to be told again.
+    """
+    rows = {section: row for section, row in state.context_rows.items() if not first <= row <= last}
+    if len(rows) == len(state.context_rows):
+        return state
+    context = {section: state.context[section] for section in rows}
+    return changed(state, context=MappingProxyType(context), context_rows=MappingProxyType(rows))
+
+
+def _compaction_start(state: State, event: CompactionStart, seq: int, epoch: int) -> State:
+    return changed(state, compaction=event)
+
+
+def _compaction_end(state: State, event: CompactionEnd, seq: int, epoch: int) -> State:
+    return changed(state, compaction=None, usage=_with_tokens(state.usage, event))
 
 
 def _header(state: State, event: RequestHeader, seq: int, epoch: int) -> State:
@@ -204,13 +238,16 @@ def _message(state: State, event: AssistantMessage, seq: int, epoch: int) -> Sta
         for position, block in enumerate(blocks)
     )
     step = changed(_step(state), phase="answered", message=event, message_seq=seq, calls=calls)
-    usage = Usage(
-        input_tokens=state.usage.input_tokens + event.input_tokens,
-        output_tokens=state.usage.output_tokens + event.output_tokens,
-        cached_tokens=state.usage.cached_tokens + event.cached_tokens,
-        cache_write_tokens=state.usage.cache_write_tokens + event.cache_write_tokens,
+    return changed(state, step=step, usage=_with_tokens(state.usage, event), text=event.text)
+
+
+def _with_tokens(usage: Usage, event: AssistantMessage | CompactionEnd) -> Usage:
+    return Usage(
+        input_tokens=usage.input_tokens + event.input_tokens,
+        output_tokens=usage.output_tokens + event.output_tokens,
+        cached_tokens=usage.cached_tokens + event.cached_tokens,
+        cache_write_tokens=usage.cache_write_tokens + event.cache_write_tokens,
     )
-    return changed(state, step=step, usage=usage, text=event.text)
 
 
 def _with_call(state: State, position: int, **changes: Any) -> State:
@@ -226,6 +263,8 @@ def _tool_call(state: State, event: ToolCall, seq: int, epoch: int) -> State:
 
 
 def _tool_result(state: State, event: ToolResult, seq: int, epoch: int) -> State:
+    if event.replaces is not None:
+        return state
     call = _step(state).calls[event.position]
     if event.outcome == "unknown" or state.doubts:
         state = changed(state, doubts=after_result(state.doubts, call.signature, event.outcome, seq))
@@ -372,6 +411,8 @@ _APPLY: dict[type, Callable[[State, Any, int, int], State]] = {
     TimerSet: _timer_set,
     TimerFired: _timer_fired,
     TimerCancelled: _timer_cancelled,
+    CompactionStart: _compaction_start,
+    CompactionEnd: _compaction_end,
     TaskSubmitted: _submitted,
     TaskAmended: _amended,
     TaskState: _task_state,

@@ -1,8 +1,9 @@
 """A fork: what the model saw in the completed turns of a session, as the log of a session of its own.
 
 Kept are the messages with their brackets and numbers, the heads, the tool calls and, of each step's
-requests, the answered one as attempt 1. The inbox, deltas, failed attempts, questions to people and
-owners stay behind. So a fork's next request begins with the same bytes as the next one of its origin would.
+requests, the answered one as attempt 1; and where the context was made shorter, that it was. The inbox,
+deltas, failed attempts, questions to people and owners stay behind. So a fork's next request begins with the
+same bytes as the next one of its origin would.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import (
     AssistantMessage,
     CheckpointWritten,
+    CompactionEnd,
+    CompactionStart,
     Event,
     Record,
     RequestHeader,
@@ -113,12 +116,16 @@ class _Fork:
         self._state: State = EMPTY
         self._moved: dict[int, int] = {}  # rows of the source -> rows of the fork
         self._sent: Record | None = None  # the open attempt, kept once it is answered
+        self._shortens: Record | None = None  # the open compaction, kept once something is replaced
 
     def take(self, record: Record) -> None:
         """Take over a row of the source, if the model sees it or it brackets what the model sees."""
         match record.event:
             case RequestSent():
                 self._sent = record
+                return
+            case CompactionStart():
+                self._shortens = record
                 return
             case AssistantMessage() as message:
                 self._take_sent()
@@ -129,8 +136,18 @@ class _Fork:
             case ToolCall() as call:
                 event = evolve(call, message_seq=self._moved[call.message_seq])
             case ToolResult() as result:
-                call_seq = None if result.call_seq is None else self._moved[result.call_seq]
-                event = evolve(result, message_seq=self._moved[result.message_seq], call_seq=call_seq)
+                self._take_shortens(result.replaces)
+                event = evolve(
+                    result,
+                    message_seq=self._moved[result.message_seq],
+                    call_seq=self._there(result.call_seq),
+                    replaces=self._there(result.replaces),
+                )
+            case UserMessage(replaces_from=int(first), replaces_to=last) as summary:
+                self._take_shortens(first)
+                event = evolve(summary, replaces_from=self._there(first), replaces_to=self._there(last))
+            case CompactionEnd() as end if self._state.compaction:
+                event = end
             case kept if isinstance(kept, _AS_THEY_ARE):
                 event = kept
             case _:
@@ -156,6 +173,19 @@ class _Fork:
         seq = step.calls[again.position].started_seq
         assert seq is not None, "legality: only a started call starts again"
         return seq
+
+    def _there(self, row: int | None) -> int | None:
+        return None if row is None else self._moved[row]
+
+    def _take_shortens(self, replaces: int | None) -> None:
+        """Let the compaction begin by which something replaces row `replaces`, if it does and has not begun."""
+        if replaces is None or self._state.compaction:
+            return
+        assert self._shortens is not None, "legality: nothing is replaced outside of a compaction"
+        start = self._shortens.event
+        assert isinstance(start, CompactionStart), "nothing else is kept there"
+        first, last = self._moved[start.from_seq], self._moved[start.to_seq]
+        self.add(evolve(start, from_seq=first, to_seq=last), self._shortens.at_us)
 
     def _take_sent(self) -> None:
         assert self._sent is not None, "legality: an answer names the open attempt"

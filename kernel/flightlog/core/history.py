@@ -6,16 +6,17 @@ A disposable cache. `visible` is the one definition of what the model sees and i
 from __future__ import annotations
 
 import hashlib
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import TypeVar, cast, overload
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from flightlog.core.canonical import dumps_typed
-from flightlog_hookspecs.content import Block, FileBlock, TextBlock, ThinkingBlock, ToolCallBlock
+from flightlog_hookspecs.adapters import Request
+from flightlog_hookspecs.content import Block, FileBlock, TextBlock, ThinkingBlock, ToolCallBlock, text_blocks
 from flightlog_hookspecs.events import AssistantMessage, Event, Head, Message, ToolResult, UserMessage
 
 Place = tuple[int, int]
@@ -29,6 +30,8 @@ def place_of(event: Event, seq: int) -> Place | None:
     the same bytes whatever order the tools finished in.
     """
     match event:
+        case UserMessage(replaces_from=int(row)):
+            return row, 0
         case UserMessage() | AssistantMessage():
             return seq, 0
         case ToolResult():
@@ -72,16 +75,47 @@ def _seen(block: Block) -> list[str]:
 
 @define
 class History:
-    """All visible messages so far, in order."""
+    """All visible messages so far, in order.
 
+    `rewritten_at` is the row of the newest message that stands for earlier ones, 0 before the first: until another one
+    comes, messages are only added behind.
+    """
+
+    rewritten_at: int = field(default=0, init=False)
     _entries: list[tuple[Place, Message]] = field(factory=list, init=False)
+    _rows: dict[Place, int] = field(factory=dict, init=False)
 
     def add(self, event: Event, seq: int) -> None:
         """Take in the event committed at `seq`; ignored unless the model sees it."""
         place = place_of(event, seq)
-        if place is not None:
-            # Late results of a parallel batch land before earlier ones of higher position.
-            insort(self._entries, (place, cast("Message", event)), key=itemgetter(0))
+        if place is None:
+            return
+        match event:
+            case UserMessage(replaces_from=int(first), replaces_to=int(last)):
+                self._replace((first, 0), (last + 1, 0), seq)
+            case ToolResult(replaces=int()):
+                self._replace(place, (place[0], place[1] + 1), seq)
+        # Late results of a parallel batch land before earlier ones of higher position.
+        insort(self._entries, (place, cast("Message", event)), key=itemgetter(0))
+        if place[0] != seq:
+            self._rows[place] = seq
+
+    def row(self, place: Place) -> int:
+        """The row of the message that stands at `place`."""
+        return self._rows.get(place, place[0])
+
+    def at(self, place: Place) -> Message | None:
+        """The message that stands at `place`, None when none does."""
+        index = bisect_left(self._entries, place, key=itemgetter(0))
+        found = self._entries[index] if index < len(self._entries) else None
+        return found[1] if found and found[0] == place else None
+
+    def _replace(self, start: Place, end: Place, seq: int) -> None:
+        """Drop what stands from `start` to before `end`. Whoever reads the messages as they were keeps them."""
+        entries = self._entries
+        low, high = (bisect_left(entries, place, key=itemgetter(0)) for place in (start, end))
+        self._entries = entries[:low] + entries[high:]
+        self.rewritten_at = seq
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -134,10 +168,15 @@ class EncodedRequest:
 
     Each part is encoded once, so a session of n steps costs O(n) in all. The digest covers the
     fragments, each preceded by its length.
+
+    In a history that was rewritten at row `rewritten_at`, answers older than that are encoded without their thinking
+    where the provider has `bound_thinking`: it belongs to a conversation that began in other words.
     """
 
     head: Head
     _encode: Callable[[Head | Message], bytes]
+    rewritten_at: int = 0
+    bound_thinking: bool = False
     messages: list[Message] = field(factory=list, init=False)
     fragments: list[bytes] = field(factory=list, init=False)
     _hash: hashlib._Hash = field(factory=hashlib.sha256, init=False)
@@ -145,10 +184,21 @@ class EncodedRequest:
     def __attrs_post_init__(self) -> None:
         self._take(self.head)
 
-    def add(self, message: Message, whole: Message | None = None) -> None:
+    def add(self, place: Place, message: Message, whole: Message | None = None) -> None:
         """Append the next message. `whole` is the same one with the bytes of its files: encoded, and not kept."""
         self.messages.append(message)
-        self._take(whole or message)
+        part = whole or message
+        if self.bound_thinking and isinstance(part, AssistantMessage) and place[0] < self.rewritten_at:
+            part = _without_thinking(part)
+        self._take(part)
+
+    def asking(self, instruction: str) -> tuple[Request, str]:
+        """The request for a summary: this one with the instruction behind it; and its digest."""
+        asked = UserMessage(message_id="", content=text_blocks(instruction), source="kernel")
+        fragment, whole = self._encode(asked), self._hash.copy()
+        whole.update(len(fragment).to_bytes(8, "big") + fragment)
+        messages, fragments = (*self.messages, asked), (*self.fragments, fragment)
+        return Request(head=self.head, messages=messages, fragments=fragments), whole.hexdigest()
 
     def _take(self, part: Head | Message) -> None:
         fragment = self._encode(part)
@@ -159,6 +209,11 @@ class EncodedRequest:
     def digest(self) -> str:
         """sha256 (hex) of everything taken in so far."""
         return self._hash.hexdigest()
+
+
+def _without_thinking(answer: AssistantMessage) -> AssistantMessage:
+    content = tuple(block for block in answer.content if not isinstance(block, ThinkingBlock))
+    return evolve(answer, content=content, replay="")
 
 
 T = TypeVar("T")

@@ -12,6 +12,7 @@ from typing import Any, Final
 from flightlog.core import questions
 from flightlog.core.context import fits, spans_fit
 from flightlog.core.fold import asked_about, placed
+from flightlog.core.history import History
 from flightlog.core.state import Call, State, Step
 from flightlog.core.task import ENDED, FOLLOWING, Task
 from flightlog.core.timer import TIME_MAX_US, Timer, firing, missed_by, misset
@@ -23,6 +24,8 @@ from flightlog_hookspecs.events import (
     AssistantMessage,
     CheckpointSkipped,
     CheckpointWritten,
+    CompactionEnd,
+    CompactionStart,
     Event,
     GoalChecked,
     InboxSplice,
@@ -99,6 +102,11 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         "claim-lost": "a claimed message enters a step before anything else happens",
         "claim-content": "a claimed message enters the step unchanged",
         "section-shape": "a message about a prompt section is one of context, in one or two texts",
+        "compaction-place": "compaction/start stands where no attempt, call or other compaction is open",
+        "compaction-range": "a compaction covers rows before the open step, and what replaces them names just these",
+        "compaction-open": "compaction/end, summaries and shortened results stand in an open compaction of their kind",
+        "compaction-ends": "no step or turn opens or closes and no request is sent while a compaction is open",
+        "result-replaced": "a shortened result stands for the one that is there, of the same call",
         "user-during-attempt": "no user/message while an attempt is open",
         "header-spans": "the sections of a request/header stand in its system text, in order and apart",
         "header-late": "request/header comes before the step's answer and never while an attempt is open",
@@ -144,6 +152,8 @@ def check(state: State, event: Event, epoch: int, place: tuple[int | None, int |
         raise Illegal("closed", f"{event.kind} while no owner has the session open")
     if state.claimed and kind not in _FOLLOWS_CLAIM:
         raise Illegal("claim-lost", f"{event.kind} before claimed message {state.claimed[0].message_id!r} entered")
+    if state.compaction and kind in _ENDS_COMPACTION_FIRST:
+        raise Illegal("compaction-ends", f"{event.kind} while a compaction is open")
     _CHECKS[kind](state, event)
     if place != (expected := placed(state, event)):
         raise Illegal("place", f"{event.kind} at turn, step {place}, expected {expected}")
@@ -325,7 +335,57 @@ def _unloaded(state: State, event: PluginUnloaded) -> None:
         raise Illegal("plugin-loaded", f"plugin {event.plugin!r} {event.version} is not registered")
 
 
+def _compaction_start(state: State, event: CompactionStart) -> None:
+    step = state.step
+    if state.compaction or (step and (step.phase == "open" or step.unanswered)):
+        raise Illegal("compaction-place", "compaction/start at this point")
+    if event.level == "summarise" and state.header is None:
+        raise Illegal("compaction-place", "a summary is asked for without a head")
+    if not 0 < event.from_seq <= event.to_seq or (step and event.to_seq >= step.seq):
+        raise Illegal("compaction-range", f"covers rows {event.from_seq} to {event.to_seq}")
+
+
+def _open_compaction(state: State, event: Event, level: str) -> CompactionStart:
+    if state.compaction is None or level not in ("", state.compaction.level):
+        raise Illegal("compaction-open", f"{event.kind} outside of a compaction of its kind")
+    return state.compaction
+
+
+def _summary(state: State, event: UserMessage) -> None:
+    start = _open_compaction(state, event, "summarise")
+    if (start.from_seq, start.to_seq, "summary", "") != (
+        event.replaces_from,
+        event.replaces_to,
+        event.source,
+        event.section,
+    ):
+        raise Illegal("compaction-range", f"stands for rows {event.replaces_from} to {event.replaces_to}")
+
+
+def check_replacement(event: Event, history: History) -> None:
+    """Raise `Illegal` unless what `event` is to replace, if it does, stands there now.
+
+    The one part of the law that takes the messages, and not the state alone.
+    """
+    if isinstance(event, CompactionStart):
+        if gone := [row for row in (event.from_seq, event.to_seq) if history.at((row, 0)) is None]:
+            raise Illegal("compaction-range", f"no message stands at row {gone[0]}")
+        return
+    if not isinstance(event, ToolResult) or event.replaces is None:
+        return
+    place = (event.message_seq, event.position + 1)
+    old = history.at(place)
+    same = ("call_id", "name", "outcome", "call_seq")
+    if not isinstance(old, ToolResult) or any(getattr(old, name) != getattr(event, name) for name in same):
+        raise Illegal("result-replaced", f"call {event.position} of row {event.message_seq} has no such result")
+    if event.replaces != history.row(place):
+        raise Illegal("result-replaced", f"the result at {place} is that of row {history.row(place)}")
+
+
 def _user_message(state: State, event: UserMessage) -> None:
+    if event.source == "summary" or event.replaces_from is not None or event.replaces_to is not None:
+        _summary(state, event)
+        return
     step = _open_step(state, event)
     if step.phase == "open":
         raise Illegal("user-during-attempt", f"user/message while attempt {step.attempt} is open")
@@ -431,6 +491,11 @@ def _not_again(state: State, call: Call, event: ToolCall) -> str:
 
 
 def _tool_result(state: State, event: ToolResult) -> None:
+    if event.replaces is not None:
+        start = _open_compaction(state, event, "prune")
+        if not start.from_seq <= event.message_seq <= start.to_seq:
+            raise Illegal("compaction-range", f"a result of row {event.message_seq}")
+        return
     call = _call(state, event)
     if call.outcome:
         raise Illegal("result-twice", f"call {event.position} already has the outcome {call.outcome!r}")
@@ -442,6 +507,7 @@ def _tool_result(state: State, event: ToolResult) -> None:
 
 _RAISES_EPOCH: Final = frozenset({SessionCreated, SessionOpened})
 _NEEDS_NO_OWNER: Final = _RAISES_EPOCH | {SessionRepaired, TaskSubmitted}
+_ENDS_COMPACTION_FIRST: Final = frozenset({TurnStart, TurnEnd, StepStart, StepEnd, RequestSent, SessionClosed})
 _FOLLOWS_CLAIM: Final = frozenset({InboxSplice, StepStart, UserMessage})
 
 
@@ -492,6 +558,8 @@ _CHECKS: dict[type, Callable[[State, Any], object]] = {
     TimerSet: _timer_set,
     TimerFired: _timer_fired,
     TimerCancelled: _open_timer,
+    CompactionStart: _compaction_start,
+    CompactionEnd: lambda state, event: _open_compaction(state, event, ""),
     TaskSubmitted: _submitted,
     TaskAmended: _amended,
     TaskState: _task_state,

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from flightlog.core.canonical import displayed
-from flightlog.core.history import place_of
+from flightlog.core.history import Place, place_of
 from flightlog.core.limits import BLOB_MIN_BYTES, EXCERPT_CHARS
 from flightlog_hookspecs.content import text_of
 from flightlog_hookspecs.events import (
@@ -25,6 +25,8 @@ from flightlog_hookspecs.events import (
     AssistantMessage,
     CheckpointSkipped,
     CheckpointWritten,
+    CompactionEnd,
+    CompactionStart,
     Event,
     GoalChecked,
     InboxSplice,
@@ -109,6 +111,8 @@ def messages(records: Records) -> list[Row]:
     """
     order = _order(records)
     placed = [(place, record) for record in records if (place := place_of(record.event, record.seq))]
+    replacing = [(place, record) for place, record in placed if _replaces(record.event)]
+    placed = [entry for entry in placed if not any(_covers(newer, *entry) for newer in replacing)]
     placed.sort(key=lambda entry: (order[entry[1].session], *entry[0]))
     return [
         (
@@ -176,6 +180,8 @@ def tool_calls(records: Records) -> list[Row]:
     answers: dict[Row, Row] = {}
     unstarted: list[Row] = []
     for record, result in _of(records, ToolResult):
+        if result.replaces is not None:
+            continue
         answer = (record.seq, result.outcome, result.duration_us)
         if result.call_seq is None:
             call = (*_step(record), result.position, displayed(result.call_id), _name(result))
@@ -235,13 +241,17 @@ def usage(records: Records) -> list[Row]:
     """
     forked_at = {record.session: event.origin_turn for record, event in _of(records, SessionCreated)}
     answers = {(*_step(record), event.attempt): event for record, event in _of(records, AssistantMessage)}
+    asked: list[tuple[Record, AssistantMessage | CompactionEnd | None]] = [
+        (record, answers.get((*_step(record), sent.attempt))) for record, sent in _of(records, RequestSent)
+    ]
+    asked += [(record, end) for record, end in _of(records, CompactionEnd) if end.asked]
     spent: dict[Row, list[int]] = {}
-    for record, sent in _of(records, RequestSent):
+    for record, answer in asked:
         if (record.turn or 0) <= forked_at[record.session]:
             continue
         amounts: tuple[int, ...] = (1, 0, 0, 0, 0, 0, 0, 0)
         currency = None
-        if answer := answers.get((*_step(record), sent.attempt)):
+        if answer is not None:
             tokens = (answer.input_tokens, answer.output_tokens, answer.cached_tokens, answer.cache_write_tokens)
             cost = answer.cost_pico
             amounts = (1, 1, *tokens, cost or 0, (cost or 0) >> 32)
@@ -431,6 +441,10 @@ def _words(event: Event) -> str | None:
             return displayed(event.task) or None
         case SubagentSettled():
             return displayed(event.result) or None
+        case CompactionStart():
+            return displayed(event.instruction) or None
+        case CompactionEnd():
+            return displayed(event.message) or None
         case TaskSubmitted() | TaskAmended():
             return displayed(event.goal) or None
         case TaskState():
@@ -453,6 +467,25 @@ def _shown(event: Event) -> str | None:
     """The words of `event`, only their beginning when they are too large for a row."""
     words = _words(event)
     return words[:EXCERPT_CHARS] if words and len(words.encode()) > BLOB_MIN_BYTES else words
+
+
+def _replaces(event: Event) -> bool:
+    match event:
+        case UserMessage(replaces_from=int()) | ToolResult(replaces=int()):
+            return True
+        case _:
+            return False
+
+
+def _covers(newer: tuple[Place, Record], place: Place, record: Record) -> bool:
+    """Whether the message in `newer` stands in place of the one of `record`."""
+    if newer[1].session != record.session or newer[1].seq <= record.seq:
+        return False
+    match newer[1].event:
+        case UserMessage(replaces_from=int(first), replaces_to=int(last)):
+            return first <= place[0] <= last
+        case _:
+            return newer[0] == place
 
 
 def _role(event: Event) -> str | None:
@@ -481,6 +514,8 @@ def _name(event: Event) -> str | None:
             return displayed(event.child)
         case TimerSet() | TimerFired() | TimerCancelled():
             return displayed(event.timer)
+        case CompactionStart():
+            return displayed(event.model) or None
         case TaskSubmitted():
             return displayed(event.model)
         case TaskAmended():
@@ -539,6 +574,10 @@ def _status(event: Event) -> str | None:
             return displayed(event.by) or None
         case SubagentSettled():
             return event.reason
+        case CompactionStart():
+            return event.level
+        case CompactionEnd():
+            return event.outcome
         case TaskSubmitted():
             return displayed(event.agent) or None
         case TaskState():

@@ -14,6 +14,7 @@ One table for success, error, cancel and crash; `runtime/closing.py` is its only
 | no tool/call, but rows were lost in a repair | tool/result: unknown, said plainly                  |
 | call with an open question                   | approval/decided: cancelled, then as above          |
 | tool/call that waits for a child             | subagent/settled: interrupted, then as above        |
+| compaction open                              | compaction/end: failed, the context stays as it is  |
 | step open                                    | step/end                                            |
 | turn open                                    | turn/end with `end`                                 |
 """
@@ -34,6 +35,7 @@ from flightlog_hookspecs.content import Block, TextBlock, text_blocks
 from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantMessage,
+    CompactionEnd,
     Event,
     RequestFailed,
     Spill,
@@ -97,6 +99,8 @@ def closing(
     if not state.turn_open:
         return ()
     events: list[Event] = []
+    if state.compaction is not None:
+        events.append(CompactionEnd(outcome="failed", message="cut off before it ended"))
     if (step := state.step) is not None:
         if step.phase == "open":
             events.append(_cut_attempt(step, streamed))

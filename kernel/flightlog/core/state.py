@@ -17,6 +17,7 @@ from flightlog_hookspecs.events import (
     ApprovalAsked,
     ApprovalDecided,
     AssistantMessage,
+    CompactionStart,
     Decision,
     PluginVersion,
     RequestFailed,
@@ -105,7 +106,7 @@ class Call:
 
 @frozen(kw_only=True, slots=False)
 class Step:
-    """The open step. `attempt` is the number of the last request sent in it, 0 for none yet.
+    """The open step, opened in row `seq`. `attempt` is the number of the last request sent in it, 0 for none yet.
 
     The owner of `attempt_epoch` sent it. `briefed` says that hooks have told the model something for the step, `told`
     holds the gists of the messages that entered it and may have brought something new. `failures` holds an entry for
@@ -114,6 +115,7 @@ class Step:
     """
 
     number: int
+    seq: int = 0
     attempt: int = 0
     attempt_seq: int = 0
     attempt_epoch: int = 0
@@ -143,7 +145,8 @@ class State:
     `questions` the rows of all approvals ever asked, `outcome_questions` of those about outcomes, `letters` the ids of
     all letters ever taken, `accepted` those of all messages ever accepted; `cancelling` says that a letter cancels the
     open turn, `torn` that a repair has lost rows of it; `context` what messages last said of each prompt section ("":
-    that it no longer applies); `continued` how often each hook has had the current turn go on;
+    that it no longer applies), each in its row of `context_rows`; `compaction` is the one under way;
+    `continued` how often each hook has had the current turn go on;
     `lock` numbers the session's lock that its owner holds; `plugins` are those registered; `remembered` holds
     what a person decided about a tool, to be remembered; `doubts` the calls whose outcome nobody knows, each
     with the row of its result; `repair` is the id of the last repair;
@@ -188,6 +191,8 @@ class State:
     header: RequestHeader | None = None
     header_seq: int = 0
     context: Mapping[str, str] = NO_CONTEXT
+    context_rows: Mapping[str, int] = NO_COUNTS
+    compaction: CompactionStart | None = None
     continued: Mapping[str, int] = NO_COUNTS
     usage: Usage = NO_USAGE
     text: str = ""

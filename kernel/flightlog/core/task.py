@@ -15,6 +15,7 @@ from flightlog_hookspecs.events import (
     AssistantMessage,
     CheckpointSkipped,
     CheckpointWritten,
+    CompactionEnd,
     Event,
     GoalChecked,
     TaskAmended,
@@ -222,10 +223,12 @@ def counted(task: Task, event: Event) -> Task:
         case ToolCall():
             return changed(task, calls=task.calls + 1)
         case AssistantMessage():
-            tokens = event.input_tokens + event.output_tokens + event.cached_tokens + event.cache_write_tokens
             history = extended(task.history, event)
-            return changed(task, tokens=task.tokens + tokens, history=history, recalled=False, stale=frozenset())
-        case ToolResult() if event.call_seq is not None:
+            tokens = task.tokens + _tokens(event)
+            return changed(task, tokens=tokens, history=history, recalled=False, stale=frozenset())
+        case CompactionEnd():
+            return changed(task, tokens=task.tokens + _tokens(event))
+        case ToolResult() if event.call_seq is not None and event.replaces is None:
             ended = (event.name, event.outcome)
             tally = MappingProxyType({**task.tally, ended: task.tally.get(ended, 0) + 1})
             return changed(task, tally=tally, history=extended(task.history, event))
@@ -233,6 +236,10 @@ def counted(task: Task, event: Event) -> Task:
             return changed(task, history=extended(task.history, event))
         case _:
             return task
+
+
+def _tokens(event: AssistantMessage | CompactionEnd) -> int:
+    return event.input_tokens + event.output_tokens + event.cached_tokens + event.cache_write_tokens
 
 
 def checkpointed(task: Task, event: CheckpointWritten, seq: int, judged: Mark | Doubted) -> Task:

@@ -14,7 +14,7 @@ from attrs import evolve, frozen
 from flightlog.core.files import bare
 from flightlog.core.fold import fold, placed
 from flightlog.core.history import History
-from flightlog.core.invariants import Illegal, check
+from flightlog.core.invariants import Illegal, check, check_replacement
 from flightlog.core.state import State
 from flightlog.runtime.clock import Boundary, Clock
 from flightlog.runtime.feed import Feed
@@ -162,6 +162,7 @@ class Journal:
         turn, step = placed(state, event)
         try:
             check(state, event, epoch, (turn, step))
+            check_replacement(event, self.history)
         except Illegal as error:
             raise InvariantViolation(f"session {self.session!r}, seq {seq}: {error}") from None
         return Record(session=self.session, seq=seq, at_us=at_us, turn=turn, step=step, epoch=epoch, event=event)

@@ -290,6 +290,11 @@ def _expect(condition: bool, message: str) -> None:
         raise UsageError(message)
 
 
+def bound_thinking(adapter: Adapter) -> bool:
+    """Whether the provider's thinking belongs to the very conversation that it was thought in."""
+    return getattr(adapter, "bound_thinking", False) is True
+
+
 def encoder(adapter: Adapter) -> Callable[[Head | Message], bytes]:
     """`adapter.encode`, whatever is wrong with it being a `PluginError`."""
 

@@ -8,7 +8,7 @@ from flightlog.core.history import EncodedRequest, Place
 from flightlog.core.limits import PROVE_PAGE_MESSAGES
 from flightlog.core.request import assert_request_reconstructable
 from flightlog.runtime.journal import Journal
-from flightlog.runtime.plugins import encoder
+from flightlog.runtime.plugins import bound_thinking, encoder
 from flightlog.store.codec import EventRow, Undecodable, decode_message
 from flightlog.store.replay import lone_record, whole
 from flightlog_hookspecs.adapters import Adapter
@@ -32,9 +32,10 @@ class Proof:
         """
         journal = self._journal
         encoded, self._encoded = self._encoded, None  # an encoder that fails halfway leaves nothing to build on
-        if encoded is None or encoded.head != head:
-            # A new head generation: the same messages behind another head, compared and encoded afresh.
-            encoded = EncodedRequest(head, encoder(adapter))
+        rewritten_at = journal.history.rewritten_at
+        if encoded is None or (encoded.head, encoded.rewritten_at) != (head, rewritten_at):
+            # A new head generation, or a shorter context: compared and encoded afresh.
+            encoded = EncodedRequest(head, encoder(adapter), rewritten_at, bound_thinking(adapter))
         header = self._logged_header()
         while True:
             known = len(encoded.messages)
@@ -43,8 +44,8 @@ class Proof:
             is_last = known + len(page) == len(journal.history)
             logged = self._in_log(after, None if is_last else page[-1][0][0])
             assert_request_reconstructable(header, head, page, logged)
-            for (_, message), (_, read) in zip(page, logged, strict=True):
-                encoded.add(message, whole(journal.store, journal.session, read))
+            for (place, message), (_, read) in zip(page, logged, strict=True):
+                encoded.add(place, message, whole(journal.store, journal.session, read))
             if is_last:
                 break
             await trio.lowlevel.checkpoint()

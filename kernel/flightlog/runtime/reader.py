@@ -13,7 +13,7 @@ from flightlog.core.history import EncodedRequest
 from flightlog.core.limits import QUERY_MAX_ROWS, QUERY_MAX_S
 from flightlog.runtime.feed import Feed, Feeds
 from flightlog.runtime.journal import HeadToken
-from flightlog.runtime.plugins import encoder
+from flightlog.runtime.plugins import bound_thinking, encoder
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.subscription import Subscription
 from flightlog.runtime.task_summary import TaskSummary, summaries, summary
@@ -27,7 +27,7 @@ from flightlog.store.replay import Replay, replaying, whole
 from flightlog.store.store import SessionKey, Store
 from flightlog_hookspecs.content import FileBlock
 from flightlog_hookspecs.errors import LogCorrupt, UsageError
-from flightlog_hookspecs.events import Head, Message, Record, RequestSent, TaskStateName
+from flightlog_hookspecs.events import CompactionStart, Head, Message, Record, RequestSent, TaskStateName
 
 T = TypeVar("T")
 
@@ -209,6 +209,10 @@ class SessionReader:
                 raise LogCorrupt(
                     self.session, record.seq, "request-derivable", "the log holds another number of messages"
                 )
+            if isinstance(record.event, CompactionStart) and prover.asking(replay, record.event) is False:
+                raise LogCorrupt(
+                    self.session, record.seq, "request-derivable", "the log does not yield the request for a summary"
+                )
             yield record
         if self.messages() != [message for _, message in replay.history.since(0)]:
             raise LogCorrupt(self.session, None, "view-twin", "the messages view differs from the log")
@@ -253,11 +257,18 @@ class Prover:
         if adapter is None:
             self._encoded = None
             return None
-        if self._encoded is None or self._encoded.head != header.head:
-            self._encoded = EncodedRequest(header.head, encoder(adapter.item))
-        for _, message in replay.history.since(len(self._encoded.messages)):
-            self._encoded.add(message, whole(self._store, replay.session, message))
+        rewritten_at, bound = replay.history.rewritten_at, bound_thinking(adapter.item)
+        if self._encoded is None or (self._encoded.head, self._encoded.rewritten_at) != (header.head, rewritten_at):
+            self._encoded = EncodedRequest(header.head, encoder(adapter.item), rewritten_at, bound)
+        for place, message in replay.history.since(len(self._encoded.messages)):
+            self._encoded.add(place, message, whole(self._store, replay.session, message))
         return self._encoded.digest
+
+    def asking(self, replay: Replay, start: CompactionStart) -> bool | None:
+        """Whether `replay` yields the request for the summary that begins there; None when that cannot be told."""
+        if start.level != "summarise" or self.digest(replay) is None or self._encoded is None:
+            return None
+        return self._encoded.asking(start.instruction)[1] == start.sha256
 
     @property
     def fragments(self) -> tuple[bytes, ...]:

@@ -53,6 +53,8 @@ _LIFTED_FIELD: Final = {
     "letter/taken": "reason",
     "subagent/spawned": "task",
     "subagent/settled": "result",
+    "compaction/start": "instruction",
+    "compaction/end": "message",
     "task/submitted": "goal",
     "task/amended": "goal",
     "task/state": "message",

@@ -15,6 +15,8 @@ from flightlog_hookspecs.events import (
     AssistantMessage,
     CheckpointSkipped,
     CheckpointWritten,
+    CompactionEnd,
+    CompactionStart,
     Event,
     GoalChecked,
     InboxSplice,
@@ -75,6 +77,7 @@ def derived_from(event: Event) -> Derived:
             return Derived(attempt=event.attempt, position=event.block, name=event.type)
         case ToolResult():
             return Derived(
+                attempt=event.replaces,
                 position=event.position,
                 ref_seq=event.call_seq,
                 call_id=shown(event.call_id),
@@ -89,7 +92,11 @@ def derived_from(event: Event) -> Derived:
             )
         case UserMessage():
             return Derived(
-                message_id=shown(event.message_id), role="user", name=shown(event.section) or None, status=event.source
+                ref_seq=event.replaces_to,
+                message_id=shown(event.message_id),
+                role="user",
+                name=shown(event.section) or None,
+                status=event.source,
             )
         case AssistantMessage():
             return Derived(
@@ -161,6 +168,25 @@ def derived_from(event: Event) -> Derived:
             return Derived(position=event.missed, name=shown(event.timer), due_at=event.next_us)
         case TimerCancelled():
             return Derived(name=shown(event.timer), status=shown(event.by) or None)
+        case CompactionStart():
+            return Derived(
+                position=event.from_seq,
+                ref_seq=event.to_seq,
+                name=shown(event.model) or None,
+                status=event.level,
+            )
+        case CompactionEnd():
+            if not event.asked:
+                return Derived(status=event.outcome)
+            return Derived(
+                status=event.outcome,
+                input_tokens=event.input_tokens,
+                output_tokens=event.output_tokens,
+                cached_tokens=event.cached_tokens,
+                cache_write_tokens=event.cache_write_tokens,
+                cost_pico=(cost := event.cost_pico),
+                currency=None if cost is None or event.price is None else shown(event.price.currency),
+            )
         case TaskSubmitted():
             return Derived(
                 attempt=event.max_steps,

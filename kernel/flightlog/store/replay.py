@@ -11,7 +11,7 @@ from attrs import define, field
 from flightlog.core.files import files_in
 from flightlog.core.fold import fold
 from flightlog.core.history import History
-from flightlog.core.invariants import Illegal, check
+from flightlog.core.invariants import Illegal, check, check_replacement
 from flightlog.core.state import EMPTY, State
 from flightlog.store.codec import EventRow, Undecodable, chained, decode, fetched, with_files
 from flightlog_hookspecs.errors import LogCorrupt, SchemaTooNew
@@ -138,6 +138,7 @@ def _checked(source: Source, so_far: Replay, row: EventRow, *, deltas: bool) -> 
     record = intact_record(source, so_far, row, deltas=deltas)
     try:
         check(so_far.state, record.event, record.epoch, (record.turn, record.step))
+        check_replacement(record.event, so_far.history)
     except Illegal as error:
         raise LogCorrupt(so_far.session, row.seq, error.rule, error.detail) from error
     if row.kind == "session/created" and so_far.uid != getattr(record.event, "uid", None):

@@ -33,13 +33,18 @@ WHERE s.kind = 'step/start';
 
 -- view: messages
 -- What the model is sent, in order: (place, position). A tool result stands under the message that
--- asked for it, in call order, whatever order the tools finished in.
+-- asked for it, in call order, whatever order the tools finished in. What a compaction covered is left out; its summary
+-- stands in its place.
 CREATE VIEW messages AS
 SELECT k.name AS session, e.place, e.position, e.seq, e.turn, e.step, e.kind, e.role, e.message_id, e.call_id, e.name, e.status,
        CASE WHEN e.text_blob IS NULL THEN e.text ELSE (SELECT CAST(b.bytes AS TEXT) FROM blobs b WHERE b.digest = e.text_blob) END AS text,
        e.data
 FROM events e JOIN session_keys k USING(session)
 WHERE e.place IS NOT NULL
+  AND NOT EXISTS(SELECT 1 FROM events s WHERE s.session = e.session AND s.kind = 'user/message' AND s.ref_seq IS NOT NULL
+                 AND s.place <= e.place AND s.ref_seq >= e.place AND s.seq > e.seq)
+  AND NOT EXISTS(SELECT 1 FROM events r WHERE r.session = e.session AND r.place IS NOT NULL AND r.place = e.place
+                 AND r.position = e.position AND r.seq > e.seq)
 ORDER BY e.session, e.place, e.position;
 
 -- view: inbox
@@ -78,13 +83,14 @@ SELECT k.name AS session, c.turn, c.step, c.position, c.call_id, c.name, c.statu
        coalesce(r.status, 'open') AS outcome, r.duration_us, c.text AS arguments, r.text AS result
 FROM events c JOIN session_keys k USING(session)
 LEFT JOIN events r ON r.session = c.session AND r.turn = c.turn AND r.step = c.step AND r.kind = 'tool/result' AND r.position = c.position
+  AND r.attempt IS NULL  -- there: the row of the result that a shorter one stands for
 WHERE c.kind = 'tool/call' AND CASE WHEN r.seq IS NOT NULL THEN r.ref_seq = c.seq ELSE NOT EXISTS(
   SELECT 1 FROM events n WHERE n.session = c.session AND n.seq > c.seq AND n.kind = 'tool/call'  -- few rows follow a call that is open
     AND n.turn = c.turn AND n.step = c.step AND n.position = c.position) END
 UNION ALL
 SELECT k.name, r.turn, r.step, r.position, r.call_id, r.name, NULL, NULL, r.seq, r.status, r.duration_us, NULL, r.text
 FROM events r JOIN session_keys k USING(session)
-WHERE r.kind = 'tool/result' AND r.ref_seq IS NULL;
+WHERE r.kind = 'tool/result' AND r.ref_seq IS NULL AND r.attempt IS NULL;
 
 -- view: approvals
 -- Every question put to a person; `decision` is 'open' until the first answer, which is the one that counts.
@@ -108,17 +114,22 @@ WHERE e.kind = 'plugin/error';
 -- A `cost_pico` that is NULL beside a currency is more than eight million of it.
 -- The turns that a fork took over from its origin are its origin's.
 CREATE VIEW usage AS
-SELECT k.name AS session, r.turn, count(*) AS attempts, count(a.seq) AS answers, coalesce(sum(a.input_tokens), 0) AS input_tokens,
-       coalesce(sum(a.output_tokens), 0) AS output_tokens, coalesce(sum(a.cached_tokens), 0) AS cached_tokens,
-       coalesce(sum(a.cache_write_tokens), 0) AS cache_write_tokens,
+SELECT k.name AS session, r.turn, count(*) AS attempts, count(coalesce(a.seq, r.input_tokens)) AS answers,
+       coalesce(sum(coalesce(a.input_tokens, r.input_tokens)), 0) AS input_tokens,
+       coalesce(sum(coalesce(a.output_tokens, r.output_tokens)), 0) AS output_tokens,
+       coalesce(sum(coalesce(a.cached_tokens, r.cached_tokens)), 0) AS cached_tokens,
+       coalesce(sum(coalesce(a.cache_write_tokens, r.cache_write_tokens)), 0) AS cache_write_tokens,
        -- In two halves, for a sum() over 64 bits fails the whole query; here it is NULL.
-       CASE WHEN sum(a.cost_pico >> 32) < 2000000000 THEN sum(a.cost_pico >> 32) * 4294967296 + sum(a.cost_pico & 4294967295) END AS cost_pico,
-       a.currency
+       CASE WHEN sum(coalesce(a.cost_pico, r.cost_pico) >> 32) < 2000000000
+            THEN sum(coalesce(a.cost_pico, r.cost_pico) >> 32) * 4294967296 + sum(coalesce(a.cost_pico, r.cost_pico) & 4294967295)
+       END AS cost_pico,
+       coalesce(a.currency, r.currency) AS currency
 FROM events r JOIN session_keys k USING(session)
 JOIN events c ON c.session = r.session AND c.seq = 1
 LEFT JOIN events a ON a.session = r.session AND a.turn = r.turn AND a.step = r.step AND a.kind = 'assistant/message' AND a.attempt = r.attempt
-WHERE r.kind = 'request/sent' AND r.turn > coalesce(c.position, 0)  -- there: the turn that a fork was made at
-GROUP BY k.name, r.turn, a.currency;  -- by the name: so a question about one session reads that session only
+WHERE (r.kind = 'request/sent' OR r.kind = 'compaction/end' AND r.input_tokens IS NOT NULL)  -- of a summary
+  AND r.turn > coalesce(c.position, 0)  -- there: the turn that a fork was made at
+GROUP BY k.name, r.turn, coalesce(a.currency, r.currency);  -- by the name: so a question about one session reads that session only
 
 -- view: timers
 -- Every timer that was set. `state` is open, fired (for the last time) or cancelled; an open one is due next at `due_at`
