@@ -13,10 +13,12 @@ from attrs import NOTHING, Factory, fields, has
 
 from flightlog_hookspecs import (
     adapters,
+    compaction,
     content,
     goals,
     hooks,
     parameters,
+    past,
     prices,
     prompt,
     redaction,
@@ -51,6 +53,8 @@ REGISTERED = (
     goals.GoalView,
     goals.Met,
     goals.Missing,
+    compaction.Compactor,
+    past.Past,
     timers.Timers,
     timers.OpenTimer,
     prices.Price,

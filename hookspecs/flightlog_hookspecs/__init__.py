@@ -1,6 +1,7 @@
 """The contract between flightlog and its plugins: vocabulary and hooks. Imports attrs and pluggy only."""
 
 from flightlog_hookspecs.adapters import Adapter, Request
+from flightlog_hookspecs.compaction import Compactor
 from flightlog_hookspecs.content import (
     Block,
     BlockType,
@@ -40,6 +41,7 @@ from flightlog_hookspecs.hooks import (
 from flightlog_hookspecs.json_answer import json_of
 from flightlog_hookspecs.markers import CONTRACT_VERSION, PROJECT, hookimpl, hookspec
 from flightlog_hookspecs.parameters import OUTPUT_SCHEMA, Parameter
+from flightlog_hookspecs.past import Past
 from flightlog_hookspecs.prices import Price
 from flightlog_hookspecs.prompt import PromptSection
 from flightlog_hookspecs.redaction import Redaction
@@ -91,6 +93,7 @@ __all__ = [
     "ChildEnd",
     "ChildState",
     "Children",
+    "Compactor",
     "Continue",
     "Deny",
     "Done",
@@ -117,6 +120,7 @@ __all__ = [
     "OpenTimer",
     "Outcome",
     "Parameter",
+    "Past",
     "Point",
     "Price",
     "PromptSection",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flightlog_hookspecs.adapters import Adapter
+from flightlog_hookspecs.compaction import Compactor
 from flightlog_hookspecs.goals import GoalCheck
 from flightlog_hookspecs.hooks import Hook
 from flightlog_hookspecs.markers import hookspec
@@ -54,6 +55,11 @@ def register_subagents(register: Callable[[Subagent], None]) -> None:
 @hookspec
 def register_goal_checks(register: Callable[[GoalCheck], None]) -> None:
     """Offer what tasks may have their goals checked by: call `register(check)` for each."""
+
+
+@hookspec
+def register_compactors(register: Callable[[Compactor], None]) -> None:
+    """Offer what makes a conversation shorter that no longer fits: call `register(compactor)` for each."""
 
 
 @hookspec

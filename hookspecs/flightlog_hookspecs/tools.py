@@ -10,6 +10,7 @@ from attrs import Factory, field, frozen
 
 from flightlog_hookspecs.content import Block, text_blocks
 from flightlog_hookspecs.errors import UsageError
+from flightlog_hookspecs.past import Past
 from flightlog_hookspecs.subagents import Children
 from flightlog_hookspecs.timers import Timers
 
@@ -79,6 +80,8 @@ class ToolContext:
     """How the call may start child sessions; only async bodies on the kernel's own thread have it."""
     timers: Timers | None = field(default=None, eq=False, repr=False)
     """How the call may have the session woken later; only async bodies on the kernel's own thread have it."""
+    past: Past | None = field(default=None, eq=False, repr=False)
+    """What was said in the session; only async bodies on the kernel's own thread have it."""
     database: ToolDatabase = field(default=NO_DATABASE, eq=False, repr=False)
     """The database of a transactional tool, for the time of the call, in the thread of its body."""
 

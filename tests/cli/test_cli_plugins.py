@@ -7,7 +7,7 @@ from flightlog_process import Shell
 
 RICH = '''
 print("hello from the import")
-from flightlog_hookspecs import Hook, Parameter, Price, PromptSection, Subagent, Tool, hookimpl, tool
+from flightlog_hookspecs import Compactor, Hook, Parameter, Price, PromptSection, Subagent, Tool, hookimpl, tool
 
 @tool(mode="parallel", effect="read")
 def look(at: str) -> str:
@@ -37,6 +37,10 @@ def register_parameters(register):
 @hookimpl
 def register_prices(register):
     register(Price(model="a:m", currency="USD", input="1", output="2"))
+
+@hookimpl
+def register_compactors(register):
+    register(Compactor(name="brief"))
 '''
 TORN = "\n\nraise RuntimeError('no \x1b[31mluck')\n"
 
@@ -65,6 +69,7 @@ def test_what_each_plugin_registers_is_listed(mixed: Shell) -> None:
         "  subagents  critic",
         "  parameters haste",
         "  prices     a:m",
+        "  compactors brief",
         "  adapters   scripted:",
     ):
         assert f"{line}\n" in out
@@ -98,6 +103,7 @@ def test_json_is_one_document_whatever_plugins_print(mixed: Shell) -> None:
         "subagents": ["critic"],
         "parameters": ["haste"],
         "prices": ["a:m"],
+        "compactors": ["brief"],
     }
     (problem,) = done.json["problems"]
     assert (problem["name"], problem["version"], problem["distribution"]) == ("torn", "1.0", "torn")

@@ -75,6 +75,7 @@ def _form(registry: Registry) -> dict[str, Any]:
                 "subagents": list(offer.subagents),
                 "parameters": list(offer.parameters),
                 "prices": list(offer.prices),
+                "compactors": list(offer.compactors),
             }
             for offer in registry.offers
         ],
@@ -113,6 +114,7 @@ def _contents(offer: Offer) -> list[tuple[str, list[str]]]:
         ("subagents", list(offer.subagents)),
         ("parameters", list(offer.parameters)),
         ("prices", list(offer.prices)),
+        ("compactors", list(offer.compactors)),
     ]
     return [(what, names) for what, names in kinds if names]
 

@@ -102,6 +102,7 @@ def checkpoint(
         no_progress=max(0, state.alike - 1),
         fingerprint=basis_of(state).fingerprint,
         history=task.history,
+        compaction=state.compacted,
         results=tuple(call.result_seq for call in step.calls if call.result_seq is not None) if step else (),
         summary=summary(state, next_to_do),
     )

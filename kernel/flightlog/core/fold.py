@@ -201,7 +201,8 @@ def _compaction_start(state: State, event: CompactionStart, seq: int, epoch: int
 
 
 def _compaction_end(state: State, event: CompactionEnd, seq: int, epoch: int) -> State:
-    return changed(state, compaction=None, usage=_with_tokens(state.usage, event))
+    compacted = seq if event.outcome == "done" else state.compacted
+    return changed(state, compaction=None, compacted=compacted, usage=_with_tokens(state.usage, event))
 
 
 def _header(state: State, event: RequestHeader, seq: int, epoch: int) -> State:

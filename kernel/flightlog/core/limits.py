@@ -125,6 +125,12 @@ class Limits:
     None: never; in the session of a task, after three."""
     attempts_per_step: int = _count(3)
     """Attempts at one request, the first included, whoever asks for more. A plugin decides whether there are any."""
+    input_budget_ratio: float = field(default=0.75, validator=[validators.gt(0), validators.le(1)])
+    """A request may have so much of the model's window, as far as that is known; the rest is for the answer."""
+    context_tokens: int | None = field(
+        default=None, validator=validators.optional([validators.instance_of(int), validators.gt(0)])
+    )
+    """A request may have so many tokens, whatever the model can take. None: only its window counts."""
     model_idle_s: float = _positive(600.0)
     """An attempt that yields nothing for this long fails as `timeout`."""
     parallel_tools: int = _count(8)

@@ -81,7 +81,10 @@ class Answer:
 
 
 def reads(messages: Sequence[Message], refreshable: Collection[str]) -> list[Read]:
-    """The visible results of tools that are `refreshable`, newest first: of equal calls the newest only."""
+    """The visible results of tools that are `refreshable`, newest first: of equal calls the newest only.
+
+    Those that were left out to save room are not visible.
+    """
     newest: dict[Signature, Read] = {}
     asked: tuple[ToolCallBlock, ...] = ()
     for message in messages:
@@ -89,7 +92,7 @@ def reads(messages: Sequence[Message], refreshable: Collection[str]) -> list[Rea
             asked = tuple(block for block in message.content if isinstance(block, ToolCallBlock))
         elif isinstance(message, ToolResult) and message.call_seq is not None and message.outcome in ("ok", "error"):
             arguments = asked[message.position].arguments
-            if message.name in refreshable:
+            if message.name in refreshable and message.replaces is None:
                 key = signature(message.name, arguments)
                 newest.pop(key, None)
                 newest[key] = Read(call_seq=message.call_seq, result=message, arguments=arguments)

@@ -145,8 +145,8 @@ class State:
     `questions` the rows of all approvals ever asked, `outcome_questions` of those about outcomes, `letters` the ids of
     all letters ever taken, `accepted` those of all messages ever accepted; `cancelling` says that a letter cancels the
     open turn, `torn` that a repair has lost rows of it; `context` what messages last said of each prompt section ("":
-    that it no longer applies), each in its row of `context_rows`; `compaction` is the one under way;
-    `continued` how often each hook has had the current turn go on;
+    that it no longer applies), each in its row of `context_rows`; `compaction` is the one under way, `compacted` the
+    row in which the newest was done; `continued` how often each hook has had the current turn go on;
     `lock` numbers the session's lock that its owner holds; `plugins` are those registered; `remembered` holds
     what a person decided about a tool, to be remembered; `doubts` the calls whose outcome nobody knows, each
     with the row of its result; `repair` is the id of the last repair;
@@ -193,6 +193,7 @@ class State:
     context: Mapping[str, str] = NO_CONTEXT
     context_rows: Mapping[str, int] = NO_COUNTS
     compaction: CompactionStart | None = None
+    compacted: int | None = None
     continued: Mapping[str, int] = NO_COUNTS
     usage: Usage = NO_USAGE
     text: str = ""

@@ -62,16 +62,26 @@ class Briefing:
             if reason := changes(state.header, head) or ("model" if took_over else "resync" if rebased else ""):
                 due.append(RequestHeader(head=head, reason=reason, sections=spans))
         due += _changed_plugins(state.plugins, self._around.registry.versions)
-        texts, new_id = static | runtime, journal.clock.new_id
-        await journal.append(*due, lambda state: _told(state, texts, new_id))
+        await self._tell(static | runtime, *due)
         if not self._around.hooks.any_at("before_step"):
             return ""
         opinion = await self._around.hooks.before_step(self._view())
         told = () if state.step.briefed else opinion.added  # a crash does not make the model hear it twice
-        added = [UserMessage(message_id=new_id(), content=content, source="plugin") for content in told]
+        added = [UserMessage(message_id=journal.clock.new_id(), content=content, source="plugin") for content in told]
         switched = () if opinion.veto else self._switched(journal.state, opinion.model)
         await journal.append(*opinion.faults, *added, *switched)
         return opinion.veto
+
+    async def remind(self) -> None:
+        """Tell the model again what it can no longer see of the prompt sections."""
+        given_now, view = given(self._journal.state), self._view()
+        static, runtime, faults = await self._prompt.rendered(given_now, view, anew=False)
+        await self._tell(static | runtime, *faults)
+
+    async def _tell(self, texts: Mapping[str, str], *due: Event) -> None:
+        """Log `due`, and then what the model is to be told of the prompt sections, whose texts are these."""
+        new_id = self._journal.clock.new_id
+        await self._journal.append(*due, lambda state: _told(state, texts, new_id))
 
     async def basis(self) -> Basis:
         """The head that a request would have now, and the goal: what a task's work would be based on."""

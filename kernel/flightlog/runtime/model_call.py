@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import groupby
 from operator import itemgetter
-from typing import get_args
+from typing import Protocol, get_args
 
 import trio
 
@@ -22,8 +22,25 @@ from flightlog_hookspecs.events import AssistantDelta, AssistantMessage, DeltaPi
 from flightlog_hookspecs.stream import BlockEvent
 
 
+class Recorder(Protocol):
+    """Takes the deltas of attempt `attempt`."""
+
+    @property
+    def attempt(self) -> int:
+        """Whose deltas these are."""
+
+    def take(self, block: int, block_type: BlockType, text: str) -> None:
+        """Take one delta."""
+
+    async def flush_late(self) -> None:
+        """Keep what is waiting, again and again. Runs until cancelled."""
+
+    async def flush(self) -> None:
+        """Keep what is waiting."""
+
+
 async def call_model(
-    journal: Journal, adapter: Adapter, request: Request, recorder: DeltaRecorder, limits: Limits
+    journal: Journal, adapter: Adapter, request: Request, recorder: Recorder, limits: Limits
 ) -> AssistantMessage | ProviderError:
     """Make one attempt; the failure is a value. Deltas reach the log as they arrive.
 
@@ -54,7 +71,7 @@ async def _stream(
     request: Request,
     limits: Limits,
     assembler: Assembler,
-    recorder: DeltaRecorder,
+    recorder: Recorder,
     journal: Journal,
 ) -> ProviderError | None:
     """Feed the stream to assembler and recorder. Returns the failure, None for a clean end."""

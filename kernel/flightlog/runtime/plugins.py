@@ -27,6 +27,7 @@ from flightlog.runtime.registry import Loaded, Offer, Registered, Registry
 from flightlog.runtime.subagent_tool import as_tool
 from flightlog_hookspecs import specs
 from flightlog_hookspecs.adapters import Adapter
+from flightlog_hookspecs.compaction import Compactor
 from flightlog_hookspecs.errors import BadPayload, PluginError, UsageError
 from flightlog_hookspecs.events import Head, Message, PluginVersion, TokenPrice
 from flightlog_hookspecs.goals import GoalCheck
@@ -152,6 +153,7 @@ def offered(plugin: object, version: PluginVersion) -> Offer:
     manager.hook.register_goal_checks(
         register=lambda one: _take(offer, offer.goal_checks, "goal check", _goal_check(one))
     )
+    manager.hook.register_compactors(register=lambda one: _take(offer, offer.compactors, "compactor", _compactor(one)))
     manager.hook.register_services(register=lambda one: _take(offer, offer.services, "service", _service(one)))
     return offer
 
@@ -246,6 +248,17 @@ def _goal_check(check: GoalCheck) -> tuple[str, GoalCheck]:
     return check.name, check
 
 
+def _compactor(compactor: Compactor) -> tuple[str, Compactor]:
+    _expect(isinstance(compactor, Compactor), f"register_compactors was given {compactor!r}, not a Compactor")
+    wrong = misfit(compactor)
+    _expect(
+        not wrong and compactor.name != "",
+        f"compactor {compactor.name!r}: its {wrong or 'name'} is not what it must be",
+    )
+    _expect(compactor.keep_steps >= 0, f"compactor {compactor.name!r}: keep_steps is a number from 0 on")
+    return compactor.name, compactor
+
+
 def _price(price: Price) -> tuple[str, TokenPrice]:
     _expect(isinstance(price, Price), f"register_prices was given {price!r}, not a Price")
     return price.model, token_price(price)
@@ -293,6 +306,22 @@ def _expect(condition: bool, message: str) -> None:
 def bound_thinking(adapter: Adapter) -> bool:
     """Whether the provider's thinking belongs to the very conversation that it was thought in."""
     return getattr(adapter, "bound_thinking", False) is True
+
+
+def window_of(adapter: Adapter, model: str) -> int | None:
+    """The tokens that a request to the adapter's `model` and its answer may have together, None if not known."""
+    window = getattr(adapter, "window", None)
+    if window is None:
+        return None
+    try:
+        tokens = window(model)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise PluginError(adapter.name, "window", described(error)) from error
+    if tokens is not None and (type(tokens) is not int or tokens < 1):
+        raise PluginError(adapter.name, "window", f"returned {tokens!r:.200}, not a number of tokens")
+    return tokens
 
 
 def encoder(adapter: Adapter) -> Callable[[Head | Message], bytes]:

@@ -21,6 +21,7 @@ from flightlog.core import canonical
 from flightlog.core.prices import fits
 from flightlog.core.tool_schema import PreparedTool
 from flightlog_hookspecs.adapters import Adapter
+from flightlog_hookspecs.compaction import Compactor
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import Head, PluginVersion, TokenPrice
 from flightlog_hookspecs.goals import GoalCheck
@@ -108,6 +109,7 @@ class Offer:
     """Values in canonical JSON."""
     prices: dict[str, Registered[TokenPrice]] = field(factory=dict)
     goal_checks: dict[str, Registered[GoalCheck]] = field(factory=dict)
+    compactors: dict[str, Registered[Compactor]] = field(factory=dict)
     hooks: list[Registered[Hook]] = field(factory=list)
     redactions: list[Registered[Redaction]] = field(factory=list)
     services: dict[str, Registered[Service]] = field(factory=dict)
@@ -172,6 +174,7 @@ class Registry:
         self._parameters: dict[str, Registered[str]] = {}
         self._prices: dict[str, Registered[TokenPrice]] = {}
         self._goal_checks: dict[str, Registered[GoalCheck]] = {}
+        self._compactors: dict[str, Registered[Compactor]] = {}
 
     @property
     def tools(self) -> Mapping[str, Registered[PreparedTool]]:
@@ -211,6 +214,13 @@ class Registry:
         """The goal checks by name."""
         outer = self.outer
         return ChainMap(self._goal_checks, outer.goal_checks) if outer else self._goal_checks  # type: ignore[arg-type]
+
+    @property
+    def compactor(self) -> Compactor | None:
+        """What makes the context shorter: the last that was registered here, or in the scopes around."""
+        if self._compactors:
+            return next(reversed(self._compactors.values())).item
+        return self.outer.compactor if self.outer else None
 
     @property
     def _told(self) -> Registry | None:
@@ -309,6 +319,7 @@ class Registry:
             ("parameter", self._parameters, offer.parameters),
             ("price of", self._prices, offer.prices),
             ("goal check", self._goal_checks, offer.goal_checks),
+            ("compactor", self._compactors, offer.compactors),
         ]
 
     async def close(self) -> None:

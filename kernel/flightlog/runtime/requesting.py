@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from attrs import evolve
 
 from flightlog.core.history import EncodedRequest, Prefix
+from flightlog.core.state import State
 from flightlog.runtime.briefing import Briefing
 from flightlog.runtime.closing import close_turn
+from flightlog.runtime.compacting import OVERFLOW, PAUSED, Compacting
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.model_call import DeltaRecorder, call_model
 from flightlog.runtime.proving import Proof
@@ -30,6 +32,7 @@ class Requests:
         self._around = around
         self._briefing = briefing
         self._proof = Proof(journal)
+        self._compacting = Compacting(journal, around, self._proof)
 
     async def make(self, attempt: int) -> Ending:
         """Make attempt `attempt`. When a guard forbids it, the turn is closed instead."""
@@ -42,7 +45,24 @@ class Requests:
         assert state.header is not None, "there is one by the first attempt"
         registered, _ = self._around.registry.adapter_of(state.model)
         with registered.plugin.running():
+            if why := await self._fit(registered.item, state.header.head):
+                end = TurnEnd(reason="error", code=OVERFLOW, message=why)
+                if state.task is not None:
+                    end = TurnEnd(reason="paused", cause=PAUSED, message=why)
+                await close_turn(journal, end)
+                return (), ()
             return await self._attempt(attempt, registered.item, state.header.head)
+
+    async def _fit(self, adapter: Adapter, head: Head) -> str:
+        """Make the context short enough, and tell the model again what it was told where that is gone now."""
+        history = self._journal.history
+        while True:
+            rewritten_at = history.rewritten_at
+            if why := await self._compacting.fit(adapter, head):
+                return why
+            if history.rewritten_at == rewritten_at:
+                return ""
+            await self._briefing.remind()
 
     async def _attempt(self, attempt: int, adapter: Adapter, head: Head) -> Ending:
         """Prove the request, log it, send it."""
@@ -114,8 +134,16 @@ class Requests:
         advice = await self._around.hooks.on_request_error(view)
         message = f"{said}; the provider asks to wait {wish_s:g} s" if wish_s else said
         failed = RequestFailed(attempt=attempt, failure=error.kind, message=message, retryable=error.retryable)
+        if advice.answer is None and left and error.kind == OVERFLOW and self._may_shorten(state):
+            return [*advice.faults, failed, RequestRetry(attempt=attempt + 1, delay_ms=0)]
         if advice.answer is None or not left:
             return [*advice.faults, failed]
         other = advice.answer.model if isinstance(advice.answer, Switch) else ""
         retry = RequestRetry(attempt=attempt + 1, delay_ms=round(advice.answer.after_s * 1000), model=other)
         return [*advice.faults, failed, retry]
+
+    def _may_shorten(self, state: State) -> bool:
+        """Whether a request that was too long is made once more with a shorter context: once a step."""
+        assert state.step is not None, "requests are made inside a step"
+        before = any(failure.kind == OVERFLOW for failure in state.step.failures)
+        return self._around.registry.compactor is not None and not before

@@ -22,6 +22,7 @@ from flightlog.core.tool_schema import BadArguments, key_of
 from flightlog.runtime.clearing import Clearing, CutOff, Runnable, Settled, Start, invocation_id
 from flightlog.runtime.error_groups import described, said, single_error, unwrapped
 from flightlog.runtime.journal import Journal
+from flightlog.runtime.past import Past
 from flightlog.runtime.surroundings import Surroundings
 from flightlog.runtime.tool_body import on_our_thread, run_body
 from flightlog.runtime.tool_output import Rendered, checked, failed, rendered, told
@@ -301,7 +302,7 @@ class ToolRunner:
             return await run_body(item.prepared, context, item.arguments, self._around.threads)
         timers = self._around.timers.of_call(intent.invocation_id)
         async with self._around.children.of_call(intent.invocation_id, self._stopped) as children:
-            context = evolve(context, children=children, timers=timers)
+            context = evolve(context, children=children, timers=timers, past=Past(self._journal))
             return await run_body(item.prepared, context, item.arguments, self._around.threads)
 
     def hand_over(self) -> None:

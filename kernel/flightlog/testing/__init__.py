@@ -29,6 +29,7 @@ from flightlog_hookspecs import (
     BlockEnd,
     BlockEvent,
     BlockStart,
+    Compactor,
     FileBlock,
     Finish,
     FinishReason,
@@ -97,12 +98,13 @@ class FakeModel:
     """An adapter that plays one reply per answer of the conversation; after the last one it says "done".
 
     A reply that does not end with `Finish` gets the fitting one, unless `auto_finish` is off.
-    `requests` keeps what was asked, in order.
+    `requests` keeps what was asked, in order. Its models have a window of `window_tokens`.
     """
 
     replies: Sequence[Sequence[Cue] | Attempts]
     name: str = "fake"
     auto_finish: bool = True
+    window_tokens: int | None = None
     requests: list[tuple[bytes, ...]] = field(factory=list, init=False)
     _played: set[tuple[int, int]] = field(factory=set, init=False)
     """Reply and, of `Attempts`, which: those of which nothing was left."""
@@ -123,6 +125,10 @@ class FakeModel:
                 f"the script of model {self.name!r} was not played to its end: {'; '.join(left)} of "
                 f"{len(self.replies)} ({len(self.requests)} requests were made)"
             )
+
+    def window(self, model: str) -> int | None:  # noqa: ARG002
+        """How much it can take."""
+        return self.window_tokens
 
     def encode(self, part: Head | Message) -> bytes:
         """Readable JSON, without anything that depends on time or finishing order."""
@@ -183,6 +189,7 @@ class Bundle:
     goal_checks: Iterable[GoalCheck] = ()
     redactions: Iterable[Redaction] = ()
     services: Iterable[Service] = ()
+    compactors: Iterable[Compactor] = ()
 
     @hookimpl
     def register_hooks(self, register: Callable[[Hook], None]) -> None:
@@ -243,6 +250,12 @@ class Bundle:
         """Register the services."""
         for service in self.services:
             register(service)
+
+    @hookimpl
+    def register_compactors(self, register: Callable[[Compactor], None]) -> None:
+        """Register the compactors."""
+        for compactor in self.compactors:
+            register(compactor)
 
 
 def _asked(head: Head) -> list[str]:

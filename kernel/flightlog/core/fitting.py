@@ -1,0 +1,207 @@
+"""Whether a request fits, and how the conversation can be made shorter: about how many tokens, and where it may be cut.
+
+A conversation is cut between steps only, each an answer with its results and the messages before it: so no call is ever
+parted from its result. The open step is not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from attrs import define, evolve, field, frozen
+
+from flightlog.core.history import History, Place
+from flightlog.core.limits import Limits
+from flightlog.core.tokens import estimate
+from flightlog_hookspecs.content import Block, FileBlock, TextBlock, ThinkingBlock, ToolCallBlock, text_blocks
+from flightlog_hookspecs.events import AssistantMessage, Head, Message, ToolResult, UserMessage
+
+MESSAGE_TOKENS: Final = 4
+"""What a message costs beside its words."""
+
+FILE_TOKENS: Final = 1600
+"""What a file is taken to cost: about that of a large picture."""
+
+RATIO_MIN: Final = 0.5
+RATIO_MAX: Final = 3.0
+"""So far a provider's own count corrects the estimates."""
+
+PRUNE_MIN_TOKENS: Final = 64
+"""A result is shortened if that saves so many tokens at least."""
+
+ROOM: Final = 0.8
+"""Shortened results are enough when the request then has at most this part of what fits: there will be more steps."""
+
+Entry = tuple[Place, Message]
+
+
+def head_cost(head: Head) -> int:
+    """About how many tokens the head is."""
+    tools = (f"{tool.name}\n{tool.description}\n{tool.parameters}" for tool in head.tools)
+    return estimate(head.system) + sum(MESSAGE_TOKENS + estimate(tool) for tool in tools)
+
+
+def cost(message: Message, *, thinking: bool = True) -> int:
+    """About how many tokens a message is; without `thinking` it is sent without that."""
+    return MESSAGE_TOKENS + sum(
+        _block_cost(block) for block in message.content if thinking or not isinstance(block, ThinkingBlock)
+    )
+
+
+def _block_cost(block: Block) -> int:
+    match block:
+        case TextBlock() | ThinkingBlock():
+            return estimate(block.text)
+        case ToolCallBlock():
+            return MESSAGE_TOKENS + estimate(block.name) + estimate(block.arguments)
+        case FileBlock():
+            return FILE_TOKENS
+
+
+def room(window: int | None, limits: Limits) -> int | None:
+    """How many tokens a request may have for a model with that window; None when nobody knows."""
+    known = [] if window is None else [int(window * limits.input_budget_ratio)]
+    return min([*known, *([] if limits.context_tokens is None else [limits.context_tokens])], default=None)
+
+
+@define
+class Measure:
+    """About how many tokens the next request of a session has. Each message is counted once.
+
+    The estimates are corrected by what the newest answer says that its request had.
+    """
+
+    total: int = field(default=0, init=False)
+    _head: Head | None = field(default=None, init=False)
+    _head_cost: int = field(default=0, init=False)
+    _rewritten_at: int = field(default=0, init=False)
+    _costs: list[int] = field(factory=list, init=False)
+    _sum: int = field(default=0, init=False)
+    _ratio: float = field(default=1.0, init=False)
+
+    def take(self, head: Head, history: History, *, bound_thinking: bool) -> int:
+        """The tokens of a request with `head` and the messages in `history`."""
+        if head is not self._head:
+            self._head, self._head_cost = head, head_cost(head)
+        if history.rewritten_at != self._rewritten_at:
+            self._rewritten_at, self._costs, self._sum = history.rewritten_at, [], 0
+        for place, message in history.since(len(self._costs)):
+            older = place[0] < self._rewritten_at
+            if isinstance(message, AssistantMessage) and not older:
+                self._correct(message)
+            self._costs.append(cost(message, thinking=not (older and bound_thinking)))
+            self._sum += self._costs[-1]
+        self.total = self.corrected(self._head_cost + self._sum)
+        return self.total
+
+    def corrected(self, tokens: int) -> int:
+        """An estimate as the provider is likely to count it."""
+        return int(tokens * self._ratio)
+
+    def of(self, first: int, end: int) -> int:
+        """The tokens of the messages from index `first` to before `end`."""
+        return self.corrected(sum(self._costs[first:end]))
+
+    def _correct(self, answer: AssistantMessage) -> None:
+        sent = answer.input_tokens + answer.cached_tokens + answer.cache_write_tokens
+        estimated = self._head_cost + self._sum
+        if sent > 0 and estimated > 0:
+            self._ratio = min(max(sent / estimated, RATIO_MIN), RATIO_MAX)
+
+
+@frozen
+class Prune:
+    """Say these results in fewer words: each with its row, as it is and as it will be."""
+
+    results: tuple[tuple[int, ToolResult], ...]
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """The rows of the first and the last message with such a result."""
+        return self.results[0][1].message_seq, self.results[-1][1].message_seq
+
+
+@frozen
+class Summarise:
+    """Let a summary stand for the messages from row `rows[0]` to row `rows[1]`, which are the first `count`."""
+
+    rows: tuple[int, int]
+    count: int
+
+
+def shorter(history: History, measure: Measure, step_row: int, most: int, wish: Wish) -> Prune | Summarise | None:
+    """What makes a request of more than `most` tokens shorter, None when nothing does that `wish` allows.
+
+    Results are shortened where that is enough, and where the conversation is too long for the model to read it once
+    more; else it is summarised. `step_row` is the row of the open step.
+    """
+    entries = history.since(0)
+    end = _cut(entries, step_row, wish.keep_steps)
+    results = tuple(_prunable(history, entries[:end], wish.note))
+    saved = measure.corrected(sum(cost(old) - cost(new) for _, old, new in results))
+    prune = Prune(tuple((row, new) for row, _, new in results)) if results else None
+    covered = entries[:end]
+    told = any(not isinstance(message, UserMessage) or message.source != "summary" for _, message in covered)
+    summarise = Summarise((covered[0][0][0], covered[-1][0][0]), end) if wish.summarises and told else None
+    unreadable = wish.window is not None and measure.total > wish.window
+    if prune and (measure.total - saved <= most * ROOM or unreadable or summarise is None):
+        return prune
+    return summarise
+
+
+@frozen(kw_only=True)
+class Wish:
+    """How a conversation is to be made shorter: the last `keep_steps` finished steps stay as they are.
+
+    `note` follows what a shortened result says, `window` is the most the model can read, None if not known.
+    """
+
+    keep_steps: int
+    summarises: bool
+    note: str = ""
+    window: int | None = None
+
+
+def shortened(result: ToolResult, row: int, note: str) -> ToolResult:
+    """What stands for `result`, which is in that row."""
+    files = sum(isinstance(block, FileBlock) for block in result.content)
+    size = f"{len(result.text)} characters" + (f" and {files} files" if files else "")
+    words = f"[Left out here to save room: the result of {result.name}, {size}, row {row} of the log.{_said(note)}]"
+    return evolve(result, content=text_blocks(words), replaces=row, duration_us=0, spill=None)
+
+
+def summary_text(rows: tuple[int, int], text: str, note: str) -> str:
+    """What the model is told in place of the messages of `rows`."""
+    return f"[What was said so far, rows {rows[0]} to {rows[1]} of the log, in short.{_said(note)}]\n\n{text.strip()}"
+
+
+def _said(note: str) -> str:
+    return f" {note}" if note else ""
+
+
+def _prunable(history: History, covered: list[Entry], note: str) -> Iterator[tuple[int, ToolResult, ToolResult]]:
+    for place, message in covered:
+        if isinstance(message, ToolResult) and message.replaces is None:
+            row = history.row(place)
+            new = shortened(message, row, note)
+            if cost(message) - cost(new) >= PRUNE_MIN_TOKENS:
+                yield row, message, new
+
+
+def _cut(entries: list[Entry], step_row: int, keep_steps: int) -> int:
+    """The index before which everything belongs to finished steps, but for the last `keep_steps` of them."""
+    ends = [index for index in range(1, len(entries) + 1) if _ends_step(entries, index, step_row)]
+    return 0 if keep_steps >= len(ends) else ends[len(ends) - keep_steps - 1]
+
+
+def _ends_step(entries: list[Entry], end: int, step_row: int) -> bool:
+    """Whether a step, or what was said behind the last one, ends before index `end`."""
+    place, _ = entries[end - 1]
+    if place[0] >= step_row:
+        return False
+    if end == len(entries) or entries[end][0][0] >= step_row:
+        return True
+    # Messages of the same place are an answer with its results.
+    answered = place[1] > 0 or isinstance(entries[end - 1][1], AssistantMessage)
+    return answered and entries[end][0][0] != place[0]

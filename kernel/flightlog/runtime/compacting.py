@@ -1,0 +1,242 @@
+"""Making the context shorter where the next request would be too long, by replacements in the log."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import trio
+from attrs import define, evolve
+
+from flightlog.core.fitting import Measure, Prune, Summarise, Wish, cost, room, shorter, summary_text
+from flightlog.core.state import State
+from flightlog.runtime.journal import Journal
+from flightlog.runtime.model_call import call_model
+from flightlog.runtime.plugins import bound_thinking, window_of
+from flightlog.runtime.proving import Proof
+from flightlog.runtime.surroundings import Surroundings
+from flightlog_hookspecs.adapters import Adapter, Request
+from flightlog_hookspecs.compaction import Compactor
+from flightlog_hookspecs.content import BlockType, text_blocks
+from flightlog_hookspecs.errors import ProviderError
+from flightlog_hookspecs.events import (
+    AssistantMessage,
+    CompactionEnd,
+    CompactionOutcome,
+    CompactionStart,
+    Head,
+    UserMessage,
+)
+from flightlog_hookspecs.hooks import FailedRequest, Failure, RequestView, Retry
+
+OVERFLOW: Final = "context_overflow"
+"""The code of a turn that ends since its next request is too long."""
+
+PAUSED: Final = "context"
+"""The cause of a task that is paused for that."""
+
+REFUSED_RATIO: Final = 0.75
+"""A request that its provider found too long is made so much shorter."""
+
+
+def to_be_shortened(state: State) -> bool:
+    """Whether the last attempt of the open step was too long for its provider, and the first of them."""
+    step = state.step
+    refused = [failure.kind == OVERFLOW for failure in step.failures] if step else []
+    return sum(refused) == 1 and refused[-1]
+
+
+class Compacting:
+    """Keeps the requests of one session as short as they must be."""
+
+    def __init__(self, journal: Journal, around: Surroundings, proof: Proof) -> None:
+        self._journal = journal
+        self._around = around
+        self._proof = proof
+        self._measure = Measure()
+
+    async def fit(self, adapter: Adapter, head: Head) -> str:
+        """Make the context short enough for a request with `head`; returns why it is not, "" when it is."""
+        state, window = self._journal.state, window_of(adapter, head.model)
+        assert state.step is not None, "requests are made inside a step"
+        before = self._measured(adapter, head)
+        most = room(window, self._around.limits)
+        if refused := to_be_shortened(state) and self._journal.history.rewritten_at < state.step.attempt_seq:
+            most = min(before if most is None else most, int(before * REFUSED_RATIO))
+        if most is None or before <= most:
+            return ""
+        compactor = self._around.registry.compactor
+        why = await self._shorten(adapter, head, compactor, most, window) if compactor else "nothing can shorten it"
+        after = self._measured(adapter, head)
+        if after <= most or (refused and after < before):
+            return ""
+        return f"the next request would have about {after} tokens, and {most} fit: {why}"
+
+    def _measured(self, adapter: Adapter, head: Head) -> int:
+        return self._measure.take(head, self._journal.history, bound_thinking=bound_thinking(adapter))
+
+    async def _shorten(self, adapter: Adapter, head: Head, compactor: Compactor, most: int, window: int | None) -> str:
+        """Make the context shorter until `most` tokens are enough; returns what stood in the way, or ""."""
+        step, keep, why = self._journal.state.step, compactor.keep_steps, "nothing is left to shorten"
+        assert step is not None, "requests are made inside a step"
+        while self._measured(adapter, head) > most:
+            wish = Wish(keep_steps=keep, summarises=compactor.instruction != "", note=compactor.note, window=window)
+            match shorter(self._journal.history, self._measure, step.seq, most, wish):
+                case Prune() as prune:
+                    await self._prune(compactor, prune)
+                    continue
+                case Summarise() as cut:
+                    end = await self._summarise(adapter, head, compactor, cut)
+                    if end.outcome == "done":
+                        continue
+                    why = f"the summary was not taken: {end.outcome} {end.message}".strip()
+                    if end.outcome == "failed":
+                        return why
+                case None:
+                    pass
+            if not keep:
+                return why
+            keep //= 2
+        return ""
+
+    async def _prune(self, compactor: Compactor, prune: Prune) -> None:
+        """Say results in fewer words. Nobody is asked, so that it happens at once."""
+        first, last = prune.rows
+        before = self._measure.total
+        results = [result for _, result in prune.results]
+        start = CompactionStart(
+            level="prune", from_seq=first, to_seq=last, tokens_before=before, compactor=compactor.name
+        )
+        old = [self._journal.history.at((result.message_seq, result.position + 1)) for result in results]
+        saved = sum(cost(was) - cost(now) for was, now in zip(old, results, strict=True) if was is not None)
+        end = CompactionEnd(outcome="done", tokens_after=before - self._measure.corrected(saved))
+        await self._journal.append(start, *results, end)
+
+    async def _summarise(self, adapter: Adapter, head: Head, compactor: Compactor, cut: Summarise) -> CompactionEnd:
+        """Let a summary stand for what it covers, if there is a good one; returns the end."""
+        before = self._measure.total
+        encoded = await self._proof.encoded(adapter, head)
+        request, sha256 = encoded.asking(compactor.instruction)
+        if veto := await self._veto(request):
+            return CompactionEnd(outcome="failed", message=f"a guard forbids to ask for it: {veto}")
+        start = CompactionStart(
+            level="summarise",
+            from_seq=cut.rows[0],
+            to_seq=cut.rows[1],
+            tokens_before=before,
+            compactor=compactor.name,
+            model=f"{head.adapter}:{head.model}",
+            instruction=compactor.instruction,
+            sha256=sha256,
+        )
+        failures: list[Failure] = []
+        while True:
+            price = self._around.registry.price_of(start.model)
+            answer = await self._ask(adapter, request, start)
+            if isinstance(answer, AssistantMessage):
+                summary, end = self._summed_up(answer, cut, compactor, before)
+                await self._journal.append(*summary, evolve(end, price=price), barrier=True)
+                return end
+            end = CompactionEnd(outcome="failed", message=self._around.redacting.text(str(answer)))
+            await self._journal.append(end)
+            failures.append(Failure(model=start.model, kind=answer.kind))
+            after_s = await self._again_after(answer, failures)
+            if after_s is None:
+                return end
+            await trio.sleep(after_s)
+
+    async def _ask(
+        self, adapter: Adapter, request: Request, start: CompactionStart
+    ) -> AssistantMessage | ProviderError:
+        """Log that a summary is asked for, and ask for it."""
+        journal = self._journal
+        await journal.append(start, barrier=True)
+        journal.store.check_alive(in_place=False)  # another session's fault may have stopped it since
+        journal.on_boundary("request", journal.session, journal.seq)
+        return await call_model(journal, adapter, request, _Unrecorded(), self._around.limits)
+
+    def _summed_up(
+        self, answer: AssistantMessage, cut: Summarise, compactor: Compactor, before: int
+    ) -> tuple[list[UserMessage], CompactionEnd]:
+        """What the model's answer comes to: a summary, if it is any good, and the end."""
+        summary = UserMessage(
+            message_id=self._journal.clock.new_id(),
+            content=text_blocks(summary_text(cut.rows, answer.text, compactor.note)),
+            source="summary",
+            replaces_from=cut.rows[0],
+            replaces_to=cut.rows[1],
+        )
+        saved = self._measure.of(0, cut.count) - self._measure.corrected(cost(summary))
+        outcome, message = _judged(answer, saved)
+        end = CompactionEnd(
+            outcome=outcome,
+            message=message,
+            tokens_after=before - (saved if outcome == "done" else 0),
+            input_tokens=answer.input_tokens,
+            output_tokens=answer.output_tokens,
+            cached_tokens=answer.cached_tokens,
+            cache_write_tokens=answer.cache_write_tokens,
+        )
+        return [summary] if outcome == "done" else [], end
+
+    async def _veto(self, request: Request) -> str:
+        """Why a guard forbids to send it: messages stand in it that no request had before."""
+        hooks, state = self._around.hooks, self._journal.state
+        if not hooks.any_at("before_request") or state.step is None:
+            return ""
+        view = RequestView(
+            session=self._journal.session,
+            turn=state.turn,
+            step=state.steps,
+            attempt=state.step.attempt + 1,
+            head=request.head,
+            messages=request.messages,
+        )
+        opinion = await hooks.before_request(view)
+        await self._journal.append(*opinion.faults)
+        return opinion.veto
+
+    async def _again_after(self, error: ProviderError, failures: list[Failure]) -> float | None:
+        """In how many seconds to ask again for a summary; None when no hook wants that, or it was too often."""
+        state, tries = self._journal.state, len(failures)
+        view = FailedRequest(
+            session=self._journal.session,
+            turn=state.turn,
+            step=state.steps,
+            attempt=tries,
+            model=failures[-1].model,
+            failure=error.kind,
+            message=self._around.redacting.text(error.message),
+            retryable=error.retryable,
+            retry_after_s=error.retry_after_s,
+            attempts_left=max(0, self._around.limits.attempts_per_step - tries),
+            failures=tuple(failures),
+        )
+        advice = await self._around.hooks.on_request_error(view)
+        await self._journal.append(*advice.faults)
+        return advice.answer.after_s if isinstance(advice.answer, Retry) and view.attempts_left else None
+
+
+def _judged(answer: AssistantMessage, saved: int) -> tuple[CompactionOutcome, str]:
+    """What the model's `answer` is worth as a summary that saves so many tokens, and why."""
+    if answer.finish not in ("stop", "stop_sequence", "tool_calls"):
+        return "failed", f"it ended with {answer.finish}"
+    if not answer.text.strip():
+        return "empty", ""
+    return ("done", "") if saved > 0 else ("not_smaller", "")
+
+
+@define
+class _Unrecorded:
+    """Takes the deltas of an answer that is no part of the conversation."""
+
+    attempt: int = 1
+
+    def take(self, block: int, block_type: BlockType, text: str) -> None:
+        """Drop it."""
+
+    async def flush_late(self) -> None:
+        """Never."""
+        await trio.sleep_forever()
+
+    async def flush(self) -> None:
+        """Nothing is kept."""

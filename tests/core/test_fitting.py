@@ -1,0 +1,163 @@
+"""Whether a request fits, and where a conversation may be cut to make it shorter."""
+
+from __future__ import annotations
+
+import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flightlog import Limits
+from flightlog.core.fitting import Measure, Prune, Summarise, Wish, cost, head_cost, room, shorter
+from flightlog.core.history import History
+from flightlog_hookspecs import Head, TextBlock, ThinkingBlock, ToolCallBlock
+from flightlog_hookspecs.content import text_blocks
+from flightlog_hookspecs.events import AssistantMessage, ToolResult, UserMessage
+from support.conversation import assert_conversation
+
+HEAD = Head(adapter="a", model="m", system="You look at the sky.")
+LONG = "many words are said here " * 100
+
+
+def answer(said: str = "I look.", *wanted: str, tokens: int = 0) -> AssistantMessage:
+    calls = [ToolCallBlock(call_id=name, name="look", arguments="{}") for name in wanted]
+    return AssistantMessage(attempt=1, content=(TextBlock(text=said), *calls), finish="stop", input_tokens=tokens)
+
+
+def result(row: int, position: int, call_id: str, text: str = LONG) -> ToolResult:
+    content = text_blocks(text)
+    return ToolResult(
+        position=position,
+        call_id=call_id,
+        name="look",
+        message_seq=row,
+        outcome="ok",
+        content=content,
+        call_seq=row + 1,
+    )
+
+
+def conversation(steps: list[list[int]]) -> tuple[History, int]:
+    """Steps with one result a number, each of so many characters; and the row of a step that is still open."""
+    history, row = History(), 10
+    for step in steps:
+        history.add(UserMessage(message_id=f"m{row}", content=text_blocks("more")), row)
+        names = [f"c{row}.{number}" for number in range(len(step))]
+        history.add(answer("ok", *names), at := row + 1)
+        for position, (name, size) in enumerate(zip(names, step, strict=True)):
+            history.add(result(at, position, name, "x " * (size // 2)), row + 2 + position)
+        row += 10
+    history.add(UserMessage(message_id="open", content=text_blocks("now")), row + 1)
+    return history, row
+
+
+def measured(history: History) -> Measure:
+    measure = Measure()
+    measure.take(HEAD, history, bound_thinking=False)
+    return measure
+
+
+STEPS = st.lists(st.lists(st.integers(0, 4000), max_size=3), min_size=1, max_size=8)
+WISHES = st.builds(Wish, keep_steps=st.integers(0, 4), summarises=st.booleans())
+
+
+@given(steps=STEPS, wish=WISHES, most=st.integers(1, 3000))
+def test_what_is_replaced_is_whole_steps_outside_of_the_open_one_and_of_those_to_keep(
+    steps: list[list[int]], wish: Wish, most: int
+) -> None:
+    history, open_row = conversation(steps)
+    kept_from = 10 * (len(steps) - wish.keep_steps + 1)
+    match shorter(history, measured(history), open_row, most, wish):
+        case Summarise(rows=(first, last), count=count):
+            assert wish.summarises
+            assert first == 10
+            assert last < min(kept_from, open_row)
+            assert [place for place, _ in history.since(0)[:count]][-1][0] == last
+            summary = UserMessage(
+                message_id="s", content=text_blocks("."), source="summary", replaces_from=first, replaces_to=last
+            )
+            history.add(summary, open_row + 5)
+            left = [message for _, message in history.since(0)]
+            assert left[0] is summary
+            assert_conversation(left)
+            assert sum(isinstance(message, AssistantMessage) for message in left) == min(len(steps), wish.keep_steps)
+        case Prune(results=results):
+            for row, shortened in results:
+                place = shortened.message_seq, shortened.position + 1
+                old = history.at(place)
+                assert isinstance(old, ToolResult)
+                assert (history.row(place), row) == (shortened.replaces, row)
+                assert shortened.message_seq < min(kept_from, open_row)
+                assert cost(shortened) < cost(old)
+        case None:
+            assert wish.keep_steps >= len(steps) or not wish.summarises
+
+
+def test_results_are_shortened_where_that_is_enough_and_else_all_is_summarised() -> None:
+    history, open_row = conversation([[3000], [3000], [20], [20]])
+    measure, wish = measured(history), Wish(keep_steps=1, summarises=True, note="Look back.")
+    pruned = shorter(history, measure, open_row, measure.total - 100, wish)
+    assert isinstance(pruned, Prune)
+    assert pruned.rows == (11, 21)
+    assert pruned.results[0][1].text == (
+        "[Left out here to save room: the result of look, 3000 characters, row 12 of the log. Look back.]"
+    )
+    assert isinstance(shorter(history, measure, open_row, 60, wish), Summarise)
+    unreadable = evolve(wish, window=measure.total - 1)
+    assert isinstance(shorter(history, measure, open_row, 60, unreadable), Prune)
+
+
+def test_what_was_shortened_is_not_shortened_again_and_a_lone_summary_is_not_summarised() -> None:
+    history, open_row = conversation([[3000]])
+    wish = Wish(keep_steps=0, summarises=False)
+    pruned = shorter(history, measured(history), open_row, 1, wish)
+    assert isinstance(pruned, Prune)
+    history.add(pruned.results[0][1], 50)
+    assert shorter(history, measured(history), open_row, 1, wish) is None
+    wish = Wish(keep_steps=0, summarises=True)
+    assert isinstance(shorter(history, measured(history), open_row, 1, wish), Summarise)
+    summary = UserMessage(message_id="s", content=text_blocks("."), source="summary", replaces_from=10, replaces_to=11)
+    history.add(summary, 51)
+    assert shorter(history, measured(history), open_row, 1, wish) is None
+
+
+@pytest.mark.parametrize(("reported", "ratio"), [(0, 1.0), (2, 2.0), (0.1, 0.5), (9, 3.0)])
+def test_an_estimate_is_corrected_by_what_the_newest_answer_reports_within_bounds(
+    reported: float, ratio: float
+) -> None:
+    history = History()
+    history.add(UserMessage(message_id="m", content=text_blocks(LONG)), 7)
+    before = measured(history).total
+    history.add(answer(tokens=int(before * reported)), 9)
+    uncorrected = before + cost(answer())
+    assert measured(history).total == pytest.approx(uncorrected * ratio, abs=2)
+
+
+def test_thinking_that_is_not_sent_does_not_count() -> None:
+    history = History()
+    history.add(UserMessage(message_id="m", content=text_blocks(LONG)), 5)
+    thought = AssistantMessage(attempt=1, content=(ThinkingBlock(text=LONG), TextBlock(text="so")), finish="stop")
+    history.add(thought, 7)
+    summary = UserMessage(message_id="s", content=text_blocks("."), source="summary", replaces_from=5, replaces_to=5)
+    history.add(summary, 9)
+    measure = Measure()
+    bound = measure.take(HEAD, history, bound_thinking=True)
+    assert measured(history).total - bound == cost(thought) - cost(thought, thinking=False) > 100
+    assert head_cost(HEAD) < bound
+
+
+@pytest.mark.parametrize(
+    ("window", "limits", "most"),
+    [
+        (None, Limits(), None),
+        (1000, Limits(), 750),
+        (1000, Limits(input_budget_ratio=0.5), 500),
+        (1000, Limits(context_tokens=100), 100),
+        (1000, Limits(context_tokens=900), 750),
+        (None, Limits(context_tokens=900), 900),
+    ],
+)
+def test_a_request_may_have_a_part_of_the_window_and_what_the_host_allows(
+    window: int | None, limits: Limits, most: int | None
+) -> None:
+    assert room(window, limits) == most
