@@ -5,6 +5,7 @@
         &max_tokens=8192&temperature=...  as in openai-chat
         &base_url=https://...             another address; else DEEPSEEK_BASE_URL, else DeepSeek's
         &key_env=NAME                     the variable that holds the key; else DEEPSEEK_API_KEY
+        &window=400000                    tokens of a request and its answer, where it is not 128,000
         &schema=off                       only the prompt says which JSON is wanted: for models that refuse to
 
 Reasoning goes back with every later request: the provider refuses an answer with calls that has lost it.
@@ -34,8 +35,11 @@ DIALECT: Final = Dialect(
     adapter="deepseek", efforts=("low", "high", "max"), thinks=True, sees=False, takes_schema=False
 )
 
+WINDOW: Final = 128_000
+"""What every model can take."""
+
 
 @hookimpl
 def register_adapters(register: Callable[[Adapter], None]) -> None:
     """Offer DeepSeek's models."""
-    register(chat_adapter(SERVICE, DIALECT))
+    register(chat_adapter(SERVICE, DIALECT, WINDOW))

@@ -6,9 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flightlog.core.history import EncodedRequest, History
+from flightlog.runtime.plugins import bound_thinking, window_of
 from flightlog_hookspecs import (
     AssistantMessage,
     Head,
@@ -21,6 +24,7 @@ from flightlog_hookspecs import (
     UserMessage,
 )
 from flightlog_hookspecs.content import text_blocks
+from flightlog_plugins.anthropic import adapter
 from flightlog_plugins.anthropic.encoding import NO_WORDS, body, call_id, encoded
 from support import wire_anthropic
 from support.wire_providers import ANTHROPIC, PROVIDERS, Provider
@@ -142,6 +146,35 @@ def test_thinking_is_left_out_behind_any_other_head(other: Head) -> None:
     messages = [user("Hi."), answer(own_thought(HEAD), TextBlock(text="Yes.")), user("And?")]
     assert len(sent(HEAD, *messages)["messages"][1]["content"]) == 2
     assert sent(other, *messages)["messages"][1]["content"] == [{"type": "text", "text": "Yes."}]
+
+
+def test_thinking_from_before_the_context_was_made_shorter_is_left_out() -> None:
+    history = History()
+    messages = [user("Hi."), answer(own_thought(HEAD), call("a")), result("a"), user("So?")]
+    rows = [2, 4, 6, 8]
+    for row, message in zip(rows, messages, strict=True):
+        history.add(evolve(message, message_seq=4) if isinstance(message, ToolResult) else message, row)
+    summary = UserMessage(
+        message_id="s", content=text_blocks("Short."), source="summary", replaces_from=2, replaces_to=2
+    )
+    history.add(summary, 10)
+    history.add(answer(own_thought(HEAD, "Now."), TextBlock(text="Blue.")), 12)
+    model = adapter()
+    request = EncodedRequest(HEAD, model.encode, history.rewritten_at, bound_thinking(model))
+    for place, message in history.since(0):
+        request.add(place, message)
+    first, old, _, new = json.loads(body(request.fragments))["messages"]
+    assert first["content"][0]["text"] == "Short."
+    assert [block["type"] for block in old["content"]] == ["tool_use"]
+    assert [block["type"] for block in new["content"]] == ["thinking", "text"]
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens"),
+    [("claude-new", 200_000), ("claude-new?window=1000000&cache=1h", 1_000_000), ("m?window=0", 200_000)],
+)
+def test_a_model_has_the_window_that_its_name_says(name: str, tokens: int) -> None:
+    assert window_of(adapter(), name) == tokens
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@
         &cache=5m                         how long the provider keeps what was sent: 5m, 1h or off
         &base_url=https://...             another address; else ANTHROPIC_BASE_URL, else Anthropic's
         &key_env=NAME                     the variable that holds the key; else ANTHROPIC_API_KEY
+        &window=1000000                   tokens of a request and its answer, where it is not 200,000
         &schema=off                       only the prompt says which JSON is wanted: for models that refuse to
 
 Thinking goes back as it came, as long as the head stays what it was: the provider binds it to all that
-stood before it. Behind another head, and with another model, it is left out.
+stood before it. Behind another head, with another model and behind a context that was made shorter, it is left out.
 """
 
 from __future__ import annotations
@@ -33,10 +34,21 @@ SERVICE: Final = Service(
     base_url_env="ANTHROPIC_BASE_URL",
 )
 
+WINDOW: Final = 200_000
+"""What every model can take; many take more."""
+
 
 def adapter() -> WireAdapter:
     """A new adapter, with connections of its own."""
-    return WireAdapter(SERVICE, encoded, model_name, body, lambda tag, _request, _model: Reading(tag).read)
+    return WireAdapter(
+        SERVICE,
+        encoded,
+        model_name,
+        body,
+        lambda tag, _request, _model: Reading(tag).read,
+        window=WINDOW,
+        bound_thinking=True,
+    )
 
 
 @hookimpl

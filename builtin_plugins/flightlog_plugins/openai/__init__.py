@@ -6,6 +6,7 @@
         &temperature=0.2&top_p=0.9        where the model takes them
         &base_url=https://...             another address; else OPENAI_BASE_URL, else OpenAI's
         &key_env=NAME                     the variable that holds the key; else OPENAI_API_KEY
+        &window=400000                    tokens of a request and its answer
         &schema=off                       only the prompt says which JSON is wanted: for models that refuse to
 
 Nothing is stored at the provider. Its encrypted reasoning goes back, in its place among the items, to the

@@ -2,6 +2,7 @@
 
     openai-chat:MODEL?base_url=https://...   any server; else OPENAI_BASE_URL, else OpenAI's
         &key_env=NAME                        the variable that holds the key; else OPENAI_API_KEY
+        &window=400000                       tokens of a request and its answer
         &schema=off                          only the prompt says which JSON is wanted: for servers that refuse to
         &max_tokens=4096                     tokens of an answer
         &temperature=0.2&top_p=0.9           as the server understands them

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from flightlog_hookspecs import BlockEvent, Head, Message, Request
 from flightlog_plugins.wire.endpoint import Endpoint, Read, Service
 from flightlog_plugins.wire.fragments import opened
-from flightlog_plugins.wire.model_name import ModelName
+from flightlog_plugins.wire.model_name import COMMON, ModelName, parsed
 
 
 class WireAdapter:
@@ -21,6 +21,9 @@ class WireAdapter:
         model_name: Callable[[Head], ModelName],
         body: Callable[[Sequence[bytes]], bytes],
         reading: Callable[[str, Request, ModelName], Read],
+        *,
+        window: int | None = None,
+        bound_thinking: bool = False,
     ) -> None:
         self.name = service.adapter
         self._endpoint = Endpoint(service)
@@ -28,6 +31,13 @@ class WireAdapter:
         self._model_name = model_name
         self._body = body
         self._reading = reading
+        self._window = window
+        self.bound_thinking = bound_thinking
+
+    def window(self, model: str) -> int | None:
+        """The tokens that a request and its answer may have: as the name says, else what all models here can take."""
+        named = parsed(model, COMMON).options.get("window")
+        return int(named) if named else self._window
 
     def encode(self, part: Head | Message) -> bytes:
         """The head of the body, or one message."""

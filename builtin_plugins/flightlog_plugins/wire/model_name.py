@@ -74,6 +74,11 @@ VARIABLE: Rule = (
     lambda value: re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value) is not None,
     "the name of an environment variable",
 )
-COMMON: Mapping[str, Rule] = {"base_url": URL, "key_env": VARIABLE, "schema": one_of("on", "off")}
-"""The options of every adapter: where a model is, which variable holds the key, and whether it is told the schema
-that its answers are to fit."""
+COMMON: Mapping[str, Rule] = {
+    "base_url": URL,
+    "key_env": VARIABLE,
+    "schema": one_of("on", "off"),
+    "window": COUNT,
+}
+"""The options of every adapter: where a model is, which variable holds the key, whether it is told the schema that its
+answers are to fit, and how many tokens it takes."""
