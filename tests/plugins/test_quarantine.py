@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 import flightlog
-from flightlog_plugins import files
+from flightlog.runtime.plugins import load_plugins
 from support.children import told_by
 
-FILE_TOOLS = sorted(tool.name for tool in files.TOOLS)
+BUILT_IN = sorted(load_plugins(discover=True, plugins=()).tools)
+"""The tools of the plugins in the box that are discovered."""
 
 HEADER = """
 from flightlog_hookspecs import Hook, PromptSection, Tool, hookimpl, tool
@@ -266,7 +267,7 @@ def test_only_the_broken_ones_are_listed(seen: dict[str, Any]) -> None:
 
 
 def test_nothing_of_a_broken_plugin_is_registered(seen: dict[str, Any]) -> None:
-    assert seen["tools"] == sorted([*FILE_TOOLS, "class_tool", "good_tool"])
+    assert seen["tools"] == sorted([*BUILT_IN, "class_tool", "good_tool"])
     assert seen["sections"] == ["good"]
     assert not set(seen["versions"]) & set(BROKEN)
 
@@ -375,7 +376,7 @@ def test_metadata_that_cannot_be_read_hides_no_other_plugin(tmp_path: Path) -> N
     torn = tmp_path / "torn-1.2.3.dist-info" / "entry_points.txt"
     torn.write_text("[flightlog]\ntorn\n")
     tools, problems, _ = found(tmp_path, "true")
-    assert tools == sorted([*FILE_TOOLS, "quiet"])
+    assert tools == sorted([*BUILT_IN, "quiet"])
     assert list(problems) == ["torn"]
     assert problems["torn"][1] == str(torn)
 
@@ -398,12 +399,12 @@ def test_a_package_that_pip_installed_is_found_and_gone_once_pip_removed_it(tmp_
     run_pip("--python", python, "install", "--no-index", "--no-deps", str(wheel), str(broken))
     (packages,) = site.glob("lib/*/site-packages")
     tools, problems, _ = found(packages, "true")
-    assert tools == sorted([*FILE_TOOLS, "really"])
+    assert tools == sorted([*BUILT_IN, "really"])
     file, _, line = problems["torn_plugin"][1].rpartition(":")
     assert file == str(packages / "torn_plugin.py")
     assert Path(file).read_text().splitlines()[int(line) - 1] == LOUD
     run_pip("--python", python, "uninstall", "--yes", "real_plugin", "torn_plugin")
-    assert found(packages, "true")[:2] == (FILE_TOOLS, {})
+    assert found(packages, "true")[:2] == (BUILT_IN, {})
 
 
 def run_pip(*arguments: str) -> None:
