@@ -7,7 +7,7 @@ finds all that was acknowledged and comes to the same end.
 A short read is not an error but a lie: SQLite takes zeros for the rest and may write on top of them. Then
 the self-check may find it, and the log may be refused as damaged; what opens must still be right. Letters have no
 chain: one that was written over is missed by nobody, but SQLite's own check, as `flightlog verify` makes it, says that
-the file is damaged.
+the file is damaged. A host that is lied to may find unfinished what is not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from flightlog.testing.faults.power_loss import Enough
 from flightlog.testing.faults.recorder import FAULTS, Plan, Recorder, checkpoints, recording
 from flightlog.testing.faults.report import Report
 from flightlog.testing.faults.workloads import Workload, watched
-from flightlog.testing.faults.world import Fact, World
+from flightlog.testing.faults.world import Fact, Stuck, World
 from flightlog_hookspecs.errors import HeadMismatch, InvariantViolation, LogCorrupt, StoreError
 
 _NO_FAULT: Final = Plan(at=-1, fault="io")
@@ -145,7 +145,7 @@ class _Hunt:
         except BaseException as error:
             cause = leaf(error)
             self.report.refusals[type(cause).__name__] += 1
-            if not isinstance(cause, StoreError) and not (lied and isinstance(cause, InvariantViolation)):
+            if not isinstance(cause, StoreError) and not (lied and isinstance(cause, (InvariantViolation, Stuck))):
                 self._add(start, plan, [refused(error)])
         self._add(start, plan, oracles.fail_stop(world.ledger[len(start.facts) :]))
         files = self.bench.photograph()

@@ -20,7 +20,7 @@ from flightlog.api import Kernel
 from flightlog.core.task import ENDED
 from flightlog.runtime.recovery import OnCrash
 from flightlog.testing import Bundle, FakeModel, calls, words
-from flightlog.testing.faults.world import Done, World
+from flightlog.testing.faults.world import Done, Stuck, World
 from flightlog_hookspecs import BlockEvent, Request, Tool, ToolContext
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.events import (
@@ -128,7 +128,7 @@ class Shop:
             for seq in _questions(list(kernel.read(task).records())):
                 answered = await kernel.tasks.answer(task, seq, "unknown", by="night shift", key=f"answer {seq}")
                 world.posted(answered.letter_id)
-        raise AssertionError(f"task {task!r} does not get anywhere")
+        raise Stuck(f"task {task!r} does not get anywhere")
 
     def verdict(self, done: Sequence[Done], records: Sequence[Record]) -> Iterator[str]:
         """The task is completed, once; each mail went out at most once, and is reported; stock was taken once."""

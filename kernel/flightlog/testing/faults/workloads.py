@@ -26,7 +26,7 @@ from flightlog.runtime.recovery import OnCrash
 from flightlog.runtime.session import Session
 from flightlog.testing import Bundle, Cue, FakeModel, calls, words
 from flightlog.testing.faults.shop import Shop
-from flightlog.testing.faults.world import Done, World
+from flightlog.testing.faults.world import Done, Stuck, World
 from flightlog_hookspecs import (
     Ask,
     BlockEvent,
@@ -313,7 +313,7 @@ class Delegated(Script):
                 if not session.pending and finished(self.orders, kernel.read(child).messages()):
                     return
                 await world.followup(session, GO_ON)
-        raise AssertionError(f"child {child!r} does not get anywhere")
+        raise Stuck(f"child {child!r} does not get anywhere")
 
 
 def _long(text: str) -> str:
@@ -378,9 +378,10 @@ class _Host:
             await self._run(session)
             if not session.pending and finished(self.script.orders, self.kernel.read(self.name).messages()):
                 return
-            assert self.script.on_crash == "close", f"session {self.name!r} does not go on by itself"
+            if self.script.on_crash != "close":
+                raise Stuck(f"session {self.name!r} does not go on by itself")
             await self.world.followup(session, GO_ON)
-        raise AssertionError(f"session {self.name!r} does not get anywhere")
+        raise Stuck(f"session {self.name!r} does not get anywhere")
 
     async def _run(self, session: Session) -> None:
         async with trio.open_nursery() as nursery:

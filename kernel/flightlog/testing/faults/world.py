@@ -109,6 +109,10 @@ def _unheard(path: str) -> None:
     pass
 
 
+class Stuck(AssertionError):
+    """A host finds its work unfinished, and nothing left to do about it."""
+
+
 @define
 class World:
     """The ledger of all facts, in order; its length is the clock of the laboratory.
