@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from flightlog.store.codec import EventRow, Undecodable, decode
+from flightlog.store.codec import Undecodable, decode
 from flightlog.store.store import SessionKey, Store
 from flightlog_hookspecs.errors import SessionBusy
 from flightlog_hookspecs.events import Record, SessionOpened
@@ -55,8 +55,8 @@ def _newest_lock(store: Store, key: SessionKey) -> int:
 def _newest_owner(store: Store, key: SessionKey) -> Record | None:
     """The newest session/opened; None when there is none, or none that can be read: who opens it will say so."""
     seq = store.read("last_opened", key.key)[0][0]
-    rows = store.read("event_at", key.key, seq) if seq is not None else []
+    row = store.row(key.key, seq) if seq is not None else None
     try:
-        return decode(EventRow(*rows[0]), "", store.blob) if rows else None
+        return decode(row, "", store.blob) if row else None
     except Undecodable:
         return None

@@ -9,7 +9,7 @@ from flightlog.core.limits import PROVE_PAGE_MESSAGES
 from flightlog.core.request import assert_request_reconstructable
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.plugins import bound_thinking, encoder
-from flightlog.store.codec import EventRow, Undecodable, decode_message
+from flightlog.store.codec import Undecodable, decode_message
 from flightlog.store.replay import lone_record, whole
 from flightlog_hookspecs.adapters import Adapter
 from flightlog_hookspecs.errors import LogCorrupt
@@ -57,8 +57,8 @@ class Proof:
         journal = self._journal
         header = journal.state.header
         if header is None or header is not self._proven_header:
-            rows = journal.store.read("event_at", journal.key, journal.state.header_seq)
-            event = lone_record(journal.store, journal.session, EventRow(*rows[0])).event if rows else None
+            row = journal.store.row(journal.key, journal.state.header_seq)
+            event = lone_record(journal.store, journal.session, row).event if row else None
             if event != header or not isinstance(event, RequestHeader):
                 return event if isinstance(event, RequestHeader) else None
             self._proven_header = header

@@ -162,8 +162,8 @@ def check_token(store: Store, session: str, found: SessionKey, expect: HeadToken
     """Raise `HeadMismatch` unless the log holds the row that `expect` names, `UsageError` for another session's."""
     if expect.session != session:
         raise UsageError(f"the token given as `expect` is of session {expect.session!r}, not of {session!r}")
-    rows = store.read("event_at", found.key, expect.seq)
-    if not rows or bytes(rows[0][-1]).hex() != expect.digest:
+    row = store.row(found.key, expect.seq)
+    if row is None or row.digest.hex() != expect.digest:
         raise HeadMismatch(
             f"session {expect.session!r}: the log does not hold row {expect.seq} as it was acknowledged; "
             "it was rolled back or replaced. Restore the newer file."

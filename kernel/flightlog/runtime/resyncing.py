@@ -16,7 +16,6 @@ from flightlog.runtime.registry import Registered
 from flightlog.runtime.surroundings import Surroundings
 from flightlog.runtime.tool_body import run_body
 from flightlog.runtime.tool_output import rendered
-from flightlog.store.codec import EventRow
 from flightlog.store.replay import lone_record
 from flightlog_hookspecs.content import text_of
 from flightlog_hookspecs.events import Record, ToolCall
@@ -110,5 +109,6 @@ class Resyncing:
         return value
 
     def _row(self, read: Read) -> Record:
-        rows = self._journal.store.read("event_at", self._journal.key, read.call_seq)
-        return lone_record(self._journal.store, self._journal.session, EventRow(*rows[0]))
+        row = self._journal.store.row(self._journal.key, read.call_seq)
+        assert row is not None, "a result names the row its call started in"
+        return lone_record(self._journal.store, self._journal.session, row)

@@ -129,12 +129,12 @@ class Subscription(AsyncIterator[Record]):
     def _digest_at(self, seq: int) -> bytes:
         if seq == 0:
             return b""
-        rows = self._store.read("event_at", self._key.key, seq)
-        if not rows:
+        row = self._store.row(self._key.key, seq)
+        if row is None:
             raise UsageError(
                 f"session {self._session!r} has no record {seq} to go on after: it is not that long (any more)"
             )
-        return EventRow._make(rows[0]).digest
+        return row.digest
 
     def _is_over(self) -> bool:
         return self._feed.closed or (self._stay is not None and self._stay.last is not None)

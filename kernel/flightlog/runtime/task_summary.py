@@ -9,7 +9,6 @@ from attrs import frozen
 
 from flightlog.core import canonical
 from flightlog.core.task import ENDED
-from flightlog.store.codec import EventRow
 from flightlog.store.connection import Row
 from flightlog.store.replay import lone_record
 from flightlog.store.store import Store
@@ -70,8 +69,8 @@ def summary(store: Store, id: str) -> TaskSummary:
 
 def event_at(store: Store, name: str, key: int, seq: int) -> Event | None:
     """The event in row `seq` of session `name`. Raises `LogCorrupt`."""
-    rows = store.read("event_at", key, seq)
-    return lone_record(store, name, EventRow(*rows[0])).event if rows else None
+    row = store.row(key, seq)
+    return lone_record(store, name, row).event if row else None
 
 
 def whole_number(what: str, number: object, *, at_least: int) -> int:

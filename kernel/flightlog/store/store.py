@@ -211,6 +211,11 @@ class Store:
                 return
             after = page[-1][1]
 
+    def row(self, key: int, seq: int) -> EventRow | None:
+        """The row of a session at `seq`; None when there is none."""
+        rows = self.read("event_at", key, seq)
+        return EventRow._make(rows[0]) if rows else None
+
     def blob(self, digest: bytes) -> bytes:
         """The payload with sha256 `digest`, b"" when it is missing (its hash will not match)."""
         rows = self.read("blob", digest)
