@@ -14,7 +14,7 @@ from flightlog.core.limits import SESSION_NAME_MAX_CHARS
 from flightlog.runtime.clock import Clock
 from flightlog.runtime.reader import SessionReader, apart
 from flightlog.runtime.recovery import entered, opening
-from flightlog.store.codec import Encoded, encode
+from flightlog.store.codec import encoded_log
 from flightlog.store.connection import translated
 from flightlog.store.importing import Imported, imported
 from flightlog.store.store import NewSession, Store
@@ -78,14 +78,7 @@ async def _enter(
     store: Store, source: SessionReader, name: str, uid: str, fork: Callable[[Iterable[Record]], Iterable[Record]]
 ) -> None:
     """Enter what `fork` makes of the records of `source` as session `name`."""
-
-    def encoded(reader: SessionReader) -> list[Encoded]:
-        rows: list[Encoded] = []
-        for record in fork(reader.records()):
-            rows.append(encode(record, 0, uid, rows[-1].row.digest if rows else b""))
-        return rows
-
-    rows = await apart(source, encoded)
+    rows = await apart(source, lambda reader: encoded_log(fork(reader.records()), uid))
     session = NewSession(name, uid)
     if not await entered(store, session, rows):
         raise exists_already(store, session)

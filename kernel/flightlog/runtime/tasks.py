@@ -22,7 +22,7 @@ from flightlog.runtime.recovery import entered
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.task_summary import TaskSummary, event_at, summaries, summary, whole_number
 from flightlog.runtime.waking import span_us, time_us
-from flightlog.store.codec import Encoded, encode
+from flightlog.store.codec import encoded_log
 from flightlog.store.store import NewSession, Store
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import (
@@ -215,11 +215,11 @@ class Tasks:
     async def _entered(self, name: str, submitted: TaskSubmitted) -> bool:
         uid, now_us = self._clock.new_id(), self._clock.now_us()
         events: tuple[Event, ...] = (SessionCreated(uid=uid), submitted)
-        rows: list[Encoded] = []
-        for seq, event in enumerate(events, 1):
-            record = Record(session=name, seq=seq, at_us=now_us, turn=None, step=None, epoch=0, event=event)
-            rows.append(encode(record, 0, uid, rows[-1].row.digest if rows else b""))
-        return await entered(self._store, NewSession(name, uid), rows)
+        records = (
+            Record(session=name, seq=seq, at_us=now_us, turn=None, step=None, epoch=0, event=event)
+            for seq, event in enumerate(events, 1)
+        )
+        return await entered(self._store, NewSession(name, uid), encoded_log(records, uid))
 
     def _check_same(self, name: str, wanted: TaskSubmitted) -> None:
         found = self._store.key_of(name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, TypeVar, get_args
@@ -148,6 +148,14 @@ def encode(record: Record, key: int, uid: str, previous: bytes) -> Encoded:
     digest = _digest(previous, uid, facts, text, text_blob, data)
     row = EventRow._make((key, *facts, *shown, text, text_blob, data, digest))
     return Encoded(row, tuple(blobs), pieces)
+
+
+def encoded_log(records: Iterable[Record], uid: str) -> list[Encoded]:
+    """A whole session as rows, for a file that has still to give it a key. Raises `BadPayload`."""
+    rows: list[Encoded] = []
+    for record in records:
+        rows.append(encode(record, 0, uid, rows[-1].row.digest if rows else b""))
+    return rows
 
 
 def file_blobs(value: object) -> list[tuple[bytes, bytes]]:
