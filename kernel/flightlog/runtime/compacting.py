@@ -13,6 +13,7 @@ from flightlog.runtime.journal import Journal
 from flightlog.runtime.model_call import call_model
 from flightlog.runtime.plugins import bound_thinking, window_of
 from flightlog.runtime.proving import Proof
+from flightlog.runtime.request_hooks import RequestHooks
 from flightlog.runtime.surroundings import Surroundings
 from flightlog_hookspecs.adapters import Adapter, Request
 from flightlog_hookspecs.compaction import Compactor
@@ -26,7 +27,7 @@ from flightlog_hookspecs.events import (
     Head,
     UserMessage,
 )
-from flightlog_hookspecs.hooks import FailedRequest, Failure, RequestView, Retry
+from flightlog_hookspecs.hooks import Failure, Retry
 
 OVERFLOW: Final = "context_overflow"
 """The code of a turn that ends since its next request is too long."""
@@ -48,19 +49,23 @@ def to_be_shortened(state: State) -> bool:
 class Compacting:
     """Keeps the requests of one session as short as they must be."""
 
-    def __init__(self, journal: Journal, around: Surroundings, proof: Proof) -> None:
+    def __init__(self, journal: Journal, around: Surroundings, proof: Proof, hooks: RequestHooks) -> None:
         self._journal = journal
         self._around = around
         self._proof = proof
+        self._hooks = hooks
         self._measure = Measure()
 
     async def fit(self, adapter: Adapter, head: Head) -> str:
         """Make the context short enough for a request with `head`; returns why it is not, "" when it is."""
         state, window = self._journal.state, window_of(adapter, head.model)
         assert state.step is not None, "requests are made inside a step"
-        before = self._measured(adapter, head)
         most = room(window, self._around.limits)
-        if refused := to_be_shortened(state) and self._journal.history.rewritten_at < state.step.attempt_seq:
+        refused = to_be_shortened(state) and self._journal.history.rewritten_at < state.step.attempt_seq
+        if most is None and not refused:
+            return ""  # nobody knows how much is too much, so nothing is measured
+        before = self._measured(adapter, head)
+        if refused:
             most = min(before if most is None else most, int(before * REFUSED_RATIO))
         if most is None or before <= most:
             return ""
@@ -116,7 +121,10 @@ class Compacting:
         before = self._measure.total
         encoded = await self._proof.encoded(adapter, head)
         request, sha256 = encoded.asking(compactor.instruction)
-        if veto := await self._veto(request):
+        assert self._journal.state.step is not None, "requests are made inside a step"
+        attempt = self._journal.state.step.attempt + 1
+        # Messages stand in it that no request had before.
+        if veto := await self._hooks.veto(attempt, head, request.messages):
             return CompactionEnd(outcome="failed", message=f"a guard forbids to ask for it: {veto}")
         start = CompactionStart(
             level="summarise",
@@ -178,42 +186,13 @@ class Compacting:
         )
         return [summary] if outcome == "done" else [], end
 
-    async def _veto(self, request: Request) -> str:
-        """Why a guard forbids to send it: messages stand in it that no request had before."""
-        hooks, state = self._around.hooks, self._journal.state
-        if not hooks.any_at("before_request") or state.step is None:
-            return ""
-        view = RequestView(
-            session=self._journal.session,
-            turn=state.turn,
-            step=state.steps,
-            attempt=state.step.attempt + 1,
-            head=request.head,
-            messages=request.messages,
-        )
-        opinion = await hooks.before_request(view)
-        await self._journal.append(*opinion.faults)
-        return opinion.veto
-
     async def _again_after(self, error: ProviderError, failures: list[Failure]) -> float | None:
         """In how many seconds to ask again for a summary; None when no hook wants that, or it was too often."""
-        state, tries = self._journal.state, len(failures)
-        view = FailedRequest(
-            session=self._journal.session,
-            turn=state.turn,
-            step=state.steps,
-            attempt=tries,
-            model=failures[-1].model,
-            failure=error.kind,
-            message=self._around.redacting.text(error.message),
-            retryable=error.retryable,
-            retry_after_s=error.retry_after_s,
-            attempts_left=max(0, self._around.limits.attempts_per_step - tries),
-            failures=tuple(failures),
-        )
-        advice = await self._around.hooks.on_request_error(view)
+        tries = len(failures)
+        left = max(0, self._around.limits.attempts_per_step - tries)
+        advice = await self._hooks.advice(tries, error, tuple(failures), left)
         await self._journal.append(*advice.faults)
-        return advice.answer.after_s if isinstance(advice.answer, Retry) and view.attempts_left else None
+        return advice.answer.after_s if isinstance(advice.answer, Retry) and left else None
 
 
 def _judged(answer: AssistantMessage, saved: int) -> tuple[CompactionOutcome, str]:

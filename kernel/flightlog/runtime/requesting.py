@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from attrs import evolve
 
-from flightlog.core.history import EncodedRequest, Prefix
+from flightlog.core.history import Prefix
 from flightlog.core.state import State
 from flightlog.runtime.briefing import Briefing
 from flightlog.runtime.closing import close_turn
@@ -14,11 +14,12 @@ from flightlog.runtime.compacting import OVERFLOW, PAUSED, Compacting
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.model_call import DeltaRecorder, call_model
 from flightlog.runtime.proving import Proof
+from flightlog.runtime.request_hooks import RequestHooks
 from flightlog.runtime.surroundings import Surroundings
 from flightlog_hookspecs.adapters import Adapter, Request
 from flightlog_hookspecs.errors import ProviderError
 from flightlog_hookspecs.events import Event, Head, RequestFailed, RequestRetry, RequestSent, TurnEnd
-from flightlog_hookspecs.hooks import FailedRequest, Failure, RequestView, Switch
+from flightlog_hookspecs.hooks import Failure, Switch
 
 Ending = tuple[Sequence[Event], Sequence[int]]
 """How an attempt ended, not yet in the log, and the times of the first events; empty when none was made."""
@@ -32,7 +33,8 @@ class Requests:
         self._around = around
         self._briefing = briefing
         self._proof = Proof(journal)
-        self._compacting = Compacting(journal, around, self._proof)
+        self._hooks = RequestHooks(journal, around)
+        self._compacting = Compacting(journal, around, self._proof, self._hooks)
 
     async def make(self, attempt: int) -> Ending:
         """Make attempt `attempt`. When a guard forbids it, the turn is closed instead."""
@@ -68,7 +70,8 @@ class Requests:
         """Prove the request, log it, send it."""
         journal = self._journal
         encoded = await self._proof.encoded(adapter, head)
-        if await self._is_vetoed(attempt, encoded):
+        if veto := await self._hooks.veto(attempt, head, Prefix(encoded.messages)):
+            await close_turn(journal, TurnEnd(reason="blocked", message=veto))
             return (), ()
         sent = RequestSent(
             attempt=attempt,
@@ -93,45 +96,14 @@ class Requests:
         deltas, times_us = recorder.drain()
         return (*deltas, *ending), times_us
 
-    async def _is_vetoed(self, attempt: int, encoded: EncodedRequest) -> bool:
-        """Whether a guard keeps the request from being sent; then the turn is closed."""
-        journal, hooks = self._journal, self._around.hooks
-        if not hooks.any_at("before_request"):
-            return False
-        view = RequestView(
-            session=journal.session,
-            turn=journal.state.turn,
-            step=journal.state.steps,
-            attempt=attempt,
-            head=encoded.head,
-            messages=Prefix(encoded.messages),
-        )
-        opinion = await hooks.before_request(view)
-        await journal.append(*opinion.faults)
-        if opinion.veto:
-            await close_turn(journal, TurnEnd(reason="blocked", message=opinion.veto))
-        return bool(opinion.veto)
-
     async def _failure(self, attempt: int, model: str, error: ProviderError) -> list[Event]:
         """That the attempt failed, and what is done about it: nothing, unless a hook has an opinion."""
         state, wish_s = self._journal.state, error.retry_after_s
         assert state.step is not None, "requests are made inside a step"
         said = self._around.redacting.text(error.message)
         left = max(0, self._around.limits.attempts_per_step - (attempt - state.step.cut_off))
-        view = FailedRequest(
-            session=self._journal.session,
-            turn=state.turn,
-            step=state.steps,
-            attempt=attempt,
-            model=model,
-            failure=error.kind,
-            message=said,
-            retryable=error.retryable,
-            retry_after_s=wish_s,
-            attempts_left=left,
-            failures=(*state.step.failures, Failure(model=model, kind=error.kind)),
-        )
-        advice = await self._around.hooks.on_request_error(view)
+        failures = (*state.step.failures, Failure(model=model, kind=error.kind))
+        advice = await self._hooks.advice(attempt, error, failures, left)
         message = f"{said}; the provider asks to wait {wish_s:g} s" if wish_s else said
         failed = RequestFailed(attempt=attempt, failure=error.kind, message=message, retryable=error.retryable)
         if advice.answer is None and left and error.kind == OVERFLOW and self._may_shorten(state):
