@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
+from attrs import evolve
+
 from flightlog.core.context import given, joined, sections_in
 from flightlog.core.doubt import Signature, signature
 from flightlog.core.fingerprint import DIGITS, Basis, digest
@@ -78,28 +80,21 @@ def checkpoint(
     """The checkpoint of the task in `state` that agrees with the log up to here."""
     task, step = state.task, state.step
     assert task is not None, "only a task has checkpoints"
-    action = _action(step or state.last_step)
-    if level == "light":
-        ended = step is not None  # it stands behind the end of the open step, which is not written yet
-        return CheckpointWritten(
-            level=level,
-            phase=phase,
-            steps=task.steps + ended,
-            calls=task.calls,
-            tokens=task.tokens,
-            recoveries=task.recoveries,
-            action=action,
-            no_progress=_repetitions(state),
-        )
-    return CheckpointWritten(
+    ended = step if level == "light" else None  # it stands behind the end of the open step, which is not written yet
+    counted = CheckpointWritten(
         level=level,
         phase=phase,
-        steps=task.steps,
+        steps=task.steps + (ended is not None),
         calls=task.calls,
         tokens=task.tokens,
         recoveries=task.recoveries,
-        action=action,
-        no_progress=max(0, state.alike - 1),
+        action=_action(step or state.last_step),
+        no_progress=_repetitions(state, ended) if ended else max(0, state.alike - 1),
+    )
+    if level == "light":
+        return counted
+    return evolve(
+        counted,
         fingerprint=basis_of(state).fingerprint,
         history=task.history,
         compaction=state.compacted,
@@ -176,11 +171,9 @@ def _system(state: State) -> str:
     return joined({name: newest[name] for name in sections})[0]
 
 
-def _repetitions(state: State) -> int:
-    """How many steps in a row have done what the one before them did, the open one included."""
-    if state.step is None:
-        return max(0, state.alike - 1)
-    again = state.last_step is not None and repeats(state.last_step, state.step)
+def _repetitions(state: State, step: Step) -> int:
+    """How many steps in a row have done what the one before them did, the open `step` included."""
+    again = state.last_step is not None and repeats(state.last_step, step)
     return state.alike if again else 0
 
 

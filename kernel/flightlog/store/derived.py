@@ -99,17 +99,7 @@ def derived_from(event: Event) -> Derived:
                 status=event.source,
             )
         case AssistantMessage():
-            return Derived(
-                attempt=event.attempt,
-                role="assistant",
-                status=event.finish,
-                input_tokens=event.input_tokens,
-                output_tokens=event.output_tokens,
-                cached_tokens=event.cached_tokens,
-                cache_write_tokens=event.cache_write_tokens,
-                cost_pico=(cost := event.cost_pico),
-                currency=None if cost is None or event.price is None else shown(event.price.currency),
-            )
+            return _spent(event)._replace(attempt=event.attempt, role="assistant", status=event.finish)
         case InboxSplice():
             enters = event.content is not None
             return Derived(
@@ -176,17 +166,7 @@ def derived_from(event: Event) -> Derived:
                 status=event.level,
             )
         case CompactionEnd():
-            if not event.asked:
-                return Derived(status=event.outcome)
-            return Derived(
-                status=event.outcome,
-                input_tokens=event.input_tokens,
-                output_tokens=event.output_tokens,
-                cached_tokens=event.cached_tokens,
-                cache_write_tokens=event.cache_write_tokens,
-                cost_pico=(cost := event.cost_pico),
-                currency=None if cost is None or event.price is None else shown(event.price.currency),
-            )
+            return (_spent(event) if event.asked else Derived())._replace(status=event.outcome)
         case TaskSubmitted():
             return Derived(
                 attempt=event.max_steps,
@@ -228,3 +208,16 @@ def derived_from(event: Event) -> Derived:
             return Derived(position=int(event.met), name=shown(event.check), status="met" if event.met else "missing")
         case _:
             return Derived()
+
+
+def _spent(event: AssistantMessage | CompactionEnd) -> Derived:
+    """What a model counted for its answer, and what that cost."""
+    cost = event.cost_pico
+    return Derived(
+        input_tokens=event.input_tokens,
+        output_tokens=event.output_tokens,
+        cached_tokens=event.cached_tokens,
+        cache_write_tokens=event.cache_write_tokens,
+        cost_pico=cost,
+        currency=None if cost is None or event.price is None else canonical.displayed(event.price.currency),
+    )
