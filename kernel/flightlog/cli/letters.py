@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import click
@@ -160,19 +160,27 @@ def open_questions(reader: SessionReader) -> list[OpenQuestion]:
 
 
 def _listed(session: str, path: str, *, as_json: bool) -> int:
-    """Print the open questions of `session`: a JSON document each, or some lines."""
-    output = Output(as_json=as_json)
     with open_log(path, discover=False) as log:
         questions = open_questions(log.session(session))
+    show_questions(session, questions, as_json=as_json)
+    return FINE
+
+
+def show_questions(
+    session: str, questions: Sequence[OpenQuestion], *, as_json: bool, answers_of: Callable[[About], str] | None = None
+) -> None:
+    """Print the open `questions` of `session`: a JSON document each, or some lines with the answers there are."""
+    output = Output(as_json=as_json)
     for question in questions:
         if as_json:
             output.json(question.form)
-        else:
-            asked = question.asked
-            output.line((str(question.seq), "bold"), f" {one_line(asked.name)}: {one_line(asked.question, 2000)}")
+            continue
+        asked = question.asked
+        output.line((str(question.seq), "bold"), f" {one_line(asked.name)}: {one_line(asked.question, 2000)}")
+        if answers_of:
+            output.line((f"  {answers_of(asked.about)}", "dim"))
     if not questions and not as_json:
         output.line((f"{one_line(session)}: no open questions", "dim"))
-    return FINE
 
 
 def posted(

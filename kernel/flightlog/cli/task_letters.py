@@ -12,7 +12,7 @@ import trio
 from flightlog import Posted, Tasks
 from flightlog.api import open_kernel, open_log
 from flightlog.cli.exits import FINE
-from flightlog.cli.letters import key_option, open_questions
+from flightlog.cli.letters import key_option, open_questions, show_questions
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
 from flightlog.cli.terminal_text import one_line
@@ -146,19 +146,10 @@ def parameters_of(named: Sequence[str]) -> dict[str, Any]:
 
 
 def _listed(db: str | None, task: str, *, as_json: bool) -> int:
-    output = Output(as_json=as_json)
     with open_log(log_to_read(db), discover=False) as log:
         log.task(task)
         questions = open_questions(log.session(task))
-    for question in questions:
-        if as_json:
-            output.json(question.form)
-        else:
-            asked = question.asked
-            output.line((str(question.seq), "bold"), f" {one_line(asked.name)}: {one_line(asked.question, 2000)}")
-            output.line((f"  {answers_of(asked.about)}", "dim"))
-    if not questions and not as_json:
-        output.line((f"{one_line(task)}: no open questions", "dim"))
+    show_questions(task, questions, as_json=as_json, answers_of=answers_of)
     return FINE
 
 
