@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +13,7 @@ import pytest
 from flightlog.core.files import files_in
 from flightlog.testing.memory import memory_folder
 from flightlog_hookspecs.events import Record, ToolCall, ToolResult, TurnEnd, UserMessage
-from support.children import environment
+from support.children import fork_server
 from support.conversation import assert_at_rest, assert_effects
 from support.kernels import records_of
 
@@ -38,25 +35,13 @@ def folder() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
     """Let a child work in a folder until it is done or dies at a boundary; returns its exit code."""
-    server = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("child.py"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
-    assert server.stdin is not None
-    assert server.stdout is not None
+    with fork_server(Path(__file__).with_name("child.py")) as lived:
 
-    def once(folder: Path, die_at: int) -> int:
-        folder.mkdir(exist_ok=True)
-        server.stdin.write(json.dumps({"folder": str(folder), "die_at": die_at}) + "\n")
-        server.stdin.flush()
-        return int(json.loads(server.stdout.readline()))
+        def once(folder: Path, die_at: int) -> int:
+            folder.mkdir(exist_ok=True)
+            return lived(folder=str(folder), die_at=die_at)
 
-    yield once
-    server.communicate()
-    assert server.returncode == 0
+        yield once
 
 
 def lines(folder: Path, file: str) -> list[str]:

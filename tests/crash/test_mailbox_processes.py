@@ -33,7 +33,7 @@ from flightlog_hookspecs.events import (
     Record,
     UserMessage,
 )
-from support.children import TESTS, closing_process, until
+from support.children import TESTS, closing_process, fork_server, until
 from support.conversation import assert_at_rest
 from support.files import Child, in_memory
 from support.kernels import events_of, opened
@@ -148,18 +148,8 @@ def folder() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
     """Let an owner take what waits and run until it is idle or dies at a boundary; returns its exit code."""
-    server = started("forks")
-    assert server.stdin is not None
-    assert server.stdout is not None
-
-    def once(folder: Path, die_at: int) -> int:
-        server.stdin.write(json.dumps({"folder": str(folder), "die_at": die_at}) + "\n")
-        server.stdin.flush()
-        return int(json.loads(server.stdout.readline()))
-
-    yield once
-    server.communicate()
-    assert server.returncode == 0
+    with fork_server(Path(__file__).with_name("mail_child.py"), "forks") as lived:
+        yield lambda folder, die_at: lived(folder=str(folder), die_at=die_at)
 
 
 async def test_an_owner_killed_at_every_boundary_between_letter_and_event_loses_and_doubles_nothing(

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +14,7 @@ from hypothesis import settings
 
 import flightlog
 from flightlog_hookspecs.events import AssistantMessage, SessionOpened, ToolCall, ToolResult, UserMessage
-from support.children import closing_process
+from support.children import fork_server
 
 from orders_child import orders  # isort: skip
 
@@ -30,23 +27,8 @@ pytestmark = pytest.mark.kill
 @pytest.fixture
 def life() -> Iterator[Callable[..., int]]:
     """One worker, forked from a warm process: its exit code."""
-    server = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("orders_child.py"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-
-    def live(folder: Path, **how: object) -> int:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        server.stdin.write(json.dumps({"folder": str(folder), **how}) + "\n")
-        server.stdin.flush()
-        return int(server.stdout.readline())
-
-    with closing_process(server):
-        yield live
+    with fork_server(Path(__file__).with_name("orders_child.py")) as lived:
+        yield lambda folder, **how: lived(folder=str(folder), **how)
 
 
 def shop_of(folder: Path, count: int) -> orders.Shop:

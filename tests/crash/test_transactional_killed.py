@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +14,7 @@ import pytest
 from flightlog.runtime.recovery import OnCrash
 from flightlog.testing.memory import memory_folder
 from flightlog_hookspecs.events import ToolCall, ToolResult
-from support.children import environment
+from support.children import fork_server
 from support.kernels import events_of, verified
 from support.stock import JOURNALS, done_rows, left, new_shop
 
@@ -34,25 +31,10 @@ pytestmark = pytest.mark.kill
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
     """Let a child sell in a folder until it is done, or killed after some time or sales; returns its exit code."""
-    server = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("shop_child.py"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
-    assert server.stdin is not None
-    assert server.stdout is not None
-
-    def once(folder: Path, on_crash: OnCrash, kill_after_s: float, sales: int) -> int:
-        order = {"folder": str(folder), "on_crash": on_crash, "kill_after_s": kill_after_s, "sales": sales}
-        server.stdin.write(json.dumps(order) + "\n")
-        server.stdin.flush()
-        return int(json.loads(server.stdout.readline()))
-
-    yield once
-    server.communicate()
-    assert server.returncode == 0
+    with fork_server(Path(__file__).with_name("shop_child.py")) as lived:
+        yield lambda folder, on_crash, kill_after_s, sales: lived(
+            folder=str(folder), on_crash=on_crash, kill_after_s=kill_after_s, sales=sales
+        )
 
 
 @pytest.mark.parametrize("on_crash", get_args(OnCrash))

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from attrs import define
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flightlog import Clock, Kernel, Limits, Session
+from flightlog import Kernel, Limits, Session
 from flightlog.errors import StoreError, UsageError
 from flightlog.events import (
     InboxSplice,
@@ -31,34 +30,16 @@ from support.kernels import (
     committing,
     events_of,
     kinds_of,
-    new_id,
     opened,
     plant,
     session_of,
     trio_clock,
     verified,
 )
+from support.wall import S_US, START_US, Wall
 
-START_US = 1_700_000_000_000_000
 START = datetime.fromtimestamp(START_US / 1_000_000, UTC)
 HOUR_S = 3600.0
-S_US = 1_000_000
-
-
-@define
-class Wall:
-    """A wall clock that somebody puts."""
-
-    now_us: int = START_US
-
-    @property
-    def clock(self) -> Clock:
-        """It."""
-        return Clock(now_us=lambda: self.now_us, monotonic_us=lambda: 0, new_id=new_id)
-
-    def forward(self, seconds: float) -> None:
-        """Put it forward, or back."""
-        self.now_us += round(seconds * S_US)
 
 
 def told(path: Path) -> list[str]:

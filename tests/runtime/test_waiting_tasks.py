@@ -8,35 +8,18 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from attrs import define
 
-from flightlog import Clock, Kernel
+from flightlog import Kernel
 from flightlog.errors import UsageError
 from flightlog.events import TaskState, TimerCancelled, TimerFired, UserMessage
 from flightlog.testing import FakeModel, calls, words
 from flightlog_plugins.wake_ups import WakeUps
-from support.kernels import events_of, new_id, opened, records_of, trio_clock, verified
+from support.kernels import events_of, opened, records_of, trio_clock, verified
 from support.legal_logs import folded
+from support.wall import START_US, Wall
 
-START_US = 1_700_000_000_000_000
 START = datetime.fromtimestamp(START_US / 1_000_000, UTC)
 HOUR_S = 3600.0
-
-
-@define
-class Wall:
-    """A wall clock that somebody puts."""
-
-    now_us: int = START_US
-
-    @property
-    def clock(self) -> Clock:
-        """It."""
-        return Clock(now_us=lambda: self.now_us, monotonic_us=lambda: 0, new_id=new_id)
-
-    def forward(self, seconds: float) -> None:
-        """Put it forward, or back."""
-        self.now_us += round(seconds * 1_000_000)
 
 
 def states(path: Path, task: str) -> list[str]:

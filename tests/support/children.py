@@ -54,6 +54,33 @@ def started(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 @contextmanager
+def fork_server(script: Path, *arguments: str) -> Iterator[Callable[..., int]]:
+    """`script` as a warm process that forks a child for each order it reads, and says how it ended.
+
+    Call what this gives with the order; it returns the child's exit code. The server must end well.
+    """
+    server = subprocess.Popen(
+        [sys.executable, str(script), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+
+    def lived(**order: object) -> int:
+        server.stdin.write(json.dumps(order) + "\n")
+        server.stdin.flush()
+        return int(json.loads(server.stdout.readline()))
+
+    with closing_process(server):
+        yield lived
+        server.communicate()
+        assert server.returncode == 0
+
+
+@contextmanager
 def closing_process(process: subprocess.Popen[str]) -> Iterator[None]:
     """However the test goes, `process` does not outlive it."""
     try:
