@@ -9,9 +9,9 @@ A default may never change once released: rows leave fields at their default unw
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
-from attrs import frozen
+from attrs import field, frozen
 
 from flightlog_hookspecs.content import Block, BlockType, text_of
 from flightlog_hookspecs.errors import FailureKind
@@ -35,6 +35,7 @@ Verb = Literal[
     "amend",
     "set_timer",
     "cancel_timer",
+    "grant",
 ]
 LetterOutcome = Literal["obeyed", "repeated", "refused"]
 TurnEndReason = Literal[
@@ -61,7 +62,13 @@ CheckpointLevel = Literal["light", "heavy", "archive"]
 Phase = Literal["observe", "think", "act"]
 """What a task is doing: looking at what came, waiting for the model, running tools."""
 Refreshed = Literal["same", "changed", "failed"]
+CHARGED_MAX: Final = 2**40
+"""An answer counts so many tokens at most, whatever its provider says."""
 AnswerFinish = Literal[FinishReason, "interrupted"]
+AlertLevel = Literal["warning", "exceeded"]
+AlertThen = Literal["goes_on", "shed", "pauses"]
+Move = Literal["compress", "shrink", "smaller_model", "pause"]
+"""What is done for a task that runs out of tokens."""
 
 
 @frozen(kw_only=True)
@@ -316,7 +323,8 @@ class AssistantMessage:
     """The complete answer of one attempt; `interrupted` marks text cut off by a cancel or a crash.
 
     Tokens are counted once each, as in `Usage`; an answer without any was not counted. `price` is the one
-    that held as the request was sent.
+    that held as the request was sent. `charge` is the least that it counts in a session with a budget, in tokens:
+    what the kernel has estimated, in case that nobody has counted them.
     """
 
     kind: ClassVar[Literal["assistant/message"]] = "assistant/message"
@@ -329,6 +337,12 @@ class AssistantMessage:
     cache_write_tokens: int = 0
     replay: str = ""
     price: TokenPrice | None = None
+    charge: int = 0
+
+    @property
+    def charged(self) -> int:
+        """The tokens that count for a budget."""
+        return _charged(self)
 
     @property
     def cost_pico(self) -> int | None:
@@ -348,13 +362,17 @@ class AssistantMessage:
 
 @frozen(kw_only=True)
 class RequestFailed:
-    """An attempt ended badly. Its deltas stay as evidence; nothing of it reaches the conversation."""
+    """An attempt ended badly. Its deltas stay as evidence; nothing of it reaches the conversation.
+
+    `charged` are the tokens that it counts in a session with a budget: an estimate, 0 where nothing had come of it.
+    """
 
     kind: ClassVar[Literal["request/failed"]] = "request/failed"
     attempt: int
     failure: FailureKind
     message: str
     retryable: bool
+    charged: int = 0
 
 
 @frozen(kw_only=True)
@@ -491,7 +509,8 @@ class SubagentSpawned:
 
     `subagent` is what it was called by, `invocation_id` that of the call, `depth` the child's. Unless in the
     `background`, the call waits for it. `steps_per_turn` bounds its turns if it is not 0. At `until_us` (Unix
-    microseconds, 0 for never) the time of one in the background is up.
+    microseconds, 0 for never) the time of one in the background is up. `tokens` is what it may use of the budget of
+    its parent for this task, None where there is none.
     """
 
     kind: ClassVar[Literal["subagent/spawned"]] = "subagent/spawned"
@@ -503,6 +522,7 @@ class SubagentSpawned:
     background: bool = False
     steps_per_turn: int = 0
     until_us: int = 0
+    tokens: int | None = None
 
 
 @frozen(kw_only=True)
@@ -510,7 +530,8 @@ class SubagentSettled:
     """What came of the task that `child` was given by the call `invocation_id`.
 
     `reason` is how the child's last turn ended, "interrupted" also when a crash cut off the call that waited
-    for it; `result` is what the model is told.
+    for it; `result` is what the model is told. `charged` are the tokens that it has used for it, as far as a budget
+    counts them; all it was given where nobody knows.
     """
 
     kind: ClassVar[Literal["subagent/settled"]] = "subagent/settled"
@@ -518,6 +539,7 @@ class SubagentSettled:
     invocation_id: str
     reason: TurnEndReason
     result: str = ""
+    charged: int = 0
 
 
 @frozen(kw_only=True)
@@ -586,7 +608,7 @@ class CompactionStart:
 class CompactionEnd:
     """What came of it. When "done", what replaces the old messages stands before it in the same append.
 
-    Tokens are estimates, but for those that the model counted for its summary.
+    Tokens are estimates, but for those that the model counted for its summary. `charge` as for `AssistantMessage`.
     """
 
     kind: ClassVar[Literal["compaction/end"]] = "compaction/end"
@@ -598,6 +620,12 @@ class CompactionEnd:
     cached_tokens: int = 0
     cache_write_tokens: int = 0
     price: TokenPrice | None = None
+    charge: int = 0
+
+    @property
+    def charged(self) -> int:
+        """The tokens that count for a budget."""
+        return _charged(self)
 
     @property
     def asked(self) -> bool:
@@ -608,6 +636,12 @@ class CompactionEnd:
     def cost_pico(self) -> int | None:
         """What the summary cost, as for `AssistantMessage`."""
         return _cost_pico(self)
+
+
+def _charged(asked: AssistantMessage | CompactionEnd) -> int:
+    """Bounded, so that nonsense of a provider can be added up."""
+    counted = asked.input_tokens + asked.output_tokens + asked.cached_tokens + asked.cache_write_tokens
+    return min(max(asked.charge, counted, 0), CHARGED_MAX)
 
 
 def _cost_pico(asked: AssistantMessage | CompactionEnd) -> int | None:
@@ -624,6 +658,14 @@ def _cost_pico(asked: AssistantMessage | CompactionEnd) -> int | None:
     return cost if 0 <= cost < 2**63 else None
 
 
+@frozen
+class SubGoal:
+    """A part of a task's goal. One that is not `core` is put off when the task runs out of tokens."""
+
+    text: str
+    core: bool = field(default=False, kw_only=True)
+
+
 @frozen(kw_only=True)
 class TaskSubmitted:
     """The session is a task's, whose id is the session's name: always row 2, and durable before anybody owns it.
@@ -637,6 +679,9 @@ class TaskSubmitted:
 
     With `every_us` its goal is to be reached again after so many microseconds, `times` times in all and not after
     `until_us`, None for no such bound; its steps are counted anew each time.
+
+    `degradation` is what is done for it, in this order, as its tokens run out: `smaller_model` is the one that serves
+    then, "" for none. It is paused in the end.
     """
 
     kind: ClassVar[Literal["task/submitted"]] = "task/submitted"
@@ -654,6 +699,9 @@ class TaskSubmitted:
     every_us: int | None = None
     until_us: int | None = None
     times: int | None = None
+    sub_goals: tuple[SubGoal, ...] = ()
+    smaller_model: str = ""
+    degradation: tuple[Move, ...] = ("compress", "shrink", "smaller_model")
 
 
 @frozen(kw_only=True)
@@ -703,7 +751,8 @@ class CheckpointWritten:
 
     `steps` are the finished ones of all turns, `calls` the tool bodies started, `tokens` all that answers counted,
     `recoveries` how often it was taken up from a dead worker; `action` tells what the last step called (16 hex digits
-    of a sha256), `no_progress` how many steps did the same and brought nothing new.
+    of a sha256), `no_progress` how many steps did the same and brought nothing new, `active_us` how many microseconds
+    were worked on it on this day (UTC).
 
     A light one has no more. The others have the `fingerprint` of what the work is based on, the `history` (sha256, in
     hex) of what the model sees, the row of the `compaction` in force, the rows of the `results` of the open step, and
@@ -724,6 +773,7 @@ class CheckpointWritten:
     compaction: int | None = None
     results: tuple[int, ...] = ()
     summary: str = ""
+    active_us: int = 0
 
 
 @frozen(kw_only=True)
@@ -764,6 +814,69 @@ class TaskResynced:
     refreshed: tuple[Refresh, ...] = ()
     left_out: int = 0
     checkpoint_seq: int | None = None
+
+
+@frozen(kw_only=True)
+class BudgetGranted:
+    """The session may use `most` of what `card` counts, from its first row on, and no more.
+
+    Tokens, counts, or seconds where the name ends in `_s`. What was done as a card ran out is taken back.
+    """
+
+    kind: ClassVar[Literal["budget/granted"]] = "budget/granted"
+    card: str
+    most: int
+    by: str = ""
+
+
+@frozen(kw_only=True)
+class BudgetAlert:
+    """Much of a card is used ("warning", once), or something needs more than is left of it ("exceeded").
+
+    Then the session goes on, the call that needs it is "shed" (the model is told), or the session pauses, and goes on
+    by itself at `resume_at_us` (Unix microseconds), if that is set.
+    """
+
+    kind: ClassVar[Literal["budget/alert"]] = "budget/alert"
+    card: str
+    used: int
+    most: int
+    level: AlertLevel
+    then: AlertThen = "goes_on"
+    message: str = ""
+    resume_at_us: int | None = None
+
+
+@frozen(kw_only=True)
+class BudgetDegraded:
+    """As its tokens run out, the task goes on with less: what was done about it, and the `reason`.
+
+    To "compress", its requests are to have at most `context_tokens` from now on, as far as that can be. To "shrink",
+    the `put_off` sub-goals wait until more is granted. With a "smaller_model", that `model` serves.
+    """
+
+    kind: ClassVar[Literal["budget/degraded"]] = "budget/degraded"
+    move: Move
+    reason: str
+    context_tokens: int | None = None
+    put_off: tuple[str, ...] = ()
+    model: str = ""
+
+
+@frozen(kw_only=True)
+class ContextBuilt:
+    """What request `attempt` of the step will have, in a session with a budget: about so many `tokens`.
+
+    `head_tokens` of them are before the `messages` messages. At most `most` may be, None where nobody knows.
+    """
+
+    kind: ClassVar[Literal["context/built"]] = "context/built"
+    attempt: int
+    model: str
+    tokens: int
+    head_tokens: int
+    messages: int
+    most: int | None = None
 
 
 @frozen(kw_only=True)
@@ -838,6 +951,10 @@ Event = (
     | TaskResynced
     | CheckpointWritten
     | CheckpointSkipped
+    | BudgetGranted
+    | BudgetAlert
+    | BudgetDegraded
+    | ContextBuilt
     | PluginLoaded
     | PluginUnloaded
     | PluginFault

@@ -17,6 +17,7 @@ from flightlog_hookspecs.timers import Timers
 Mode = Literal["parallel", "exclusive"]
 Effect = Literal["read", "idempotent", "write", "external", "transactional"]
 Isolation = Literal["inline", "thread", "process"]
+Risk = Literal["low", "high"]
 Outcome = Literal["ok", "error", "denied", "aborted", "not_started", "unknown", "timeout"]
 
 REPEATABLE: frozenset[Effect] = frozenset({"read", "idempotent"})
@@ -173,6 +174,10 @@ class Tool:
     """Whether a "read" tool's answers go stale, so that they may be asked for again when a task is resumed."""
     key_arguments: Sequence[str] = ()
     """The parameters that make two calls the same action; none named: all of them."""
+    core: bool = True
+    """Whether a task cannot do without it. When a budget lets no more calls start, other tools are left out."""
+    risk: Risk = "low"
+    """After a step that called one of "high" risk no smaller model serves, whatever the budget."""
     database: str | None = field(default=None, converter=_path)
     """The SQLite file of a transactional tool, which must exist; a string or a `Path`. Other tools have none."""
 
@@ -192,6 +197,8 @@ def tool(
     precheck: Precheck | None = ...,
     refreshable: bool = ...,
     key_arguments: Sequence[str] = ...,
+    core: bool = ...,
+    risk: Risk = ...,
     database: str | os.PathLike[str] | None = ...,
 ) -> Callable[[Callable[..., object]], Tool]: ...
 def tool(

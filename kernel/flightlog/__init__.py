@@ -18,13 +18,22 @@ if TYPE_CHECKING:
     from flightlog import aio, errors, events, sync
     from flightlog.api import Kernel, open_kernel, open_log
     from flightlog.core.limits import Limits
+    from flightlog.core.quotas import Budget, Pool, Quotas, Rate
     from flightlog.core.report import TaskReport
     from flightlog.runtime.approvals import Question
     from flightlog.runtime.clock import Clock
     from flightlog.runtime.inbox import Accepted
     from flightlog.runtime.journal import HeadToken
     from flightlog.runtime.mailbox import Mailbox, Posted
-    from flightlog.runtime.reader import LogReader, SentRequest, SessionReader, SessionSummary, Spending, TimerSummary
+    from flightlog.runtime.reader import (
+        CardUse,
+        LogReader,
+        SentRequest,
+        SessionReader,
+        SessionSummary,
+        Spending,
+        TimerSummary,
+    )
     from flightlog.runtime.registration import Registration
     from flightlog.runtime.session import Session, Turn
     from flightlog.runtime.task_summary import TaskSummary
@@ -35,9 +44,12 @@ if TYPE_CHECKING:
     from flightlog.store.repairing import RepairReport
     from flightlog.version import __version__
     from flightlog_hookspecs import OpenTimer, hookimpl, tool
+    from flightlog_hookspecs.events import SubGoal
 
 __all__ = [
     "Accepted",
+    "Budget",
+    "CardUse",
     "Clock",
     "HeadToken",
     "Kernel",
@@ -45,10 +57,13 @@ __all__ = [
     "LogReader",
     "Mailbox",
     "OpenTimer",
+    "Pool",
     "Posted",
     "PurgeReport",
     "QueryResult",
     "Question",
+    "Quotas",
+    "Rate",
     "Registration",
     "RepairReport",
     "SentRequest",
@@ -56,6 +71,7 @@ __all__ = [
     "SessionReader",
     "SessionSummary",
     "Spending",
+    "SubGoal",
     "TaskReport",
     "TaskSummary",
     "Tasks",
@@ -78,6 +94,8 @@ _MODULES = ("aio", "errors", "events", "sync")
 
 _HOME = {
     "Accepted": "flightlog.runtime.inbox",
+    "Budget": "flightlog.core.quotas",
+    "CardUse": "flightlog.runtime.reader",
     "Clock": "flightlog.runtime.clock",
     "HeadToken": "flightlog.runtime.journal",
     "Kernel": "flightlog.api",
@@ -87,8 +105,11 @@ _HOME = {
     "OpenTimer": "flightlog_hookspecs",
     "LogReader": "flightlog.runtime.reader",
     "Mailbox": "flightlog.runtime.mailbox",
+    "Pool": "flightlog.core.quotas",
     "Posted": "flightlog.runtime.mailbox",
     "Question": "flightlog.runtime.approvals",
+    "Quotas": "flightlog.core.quotas",
+    "Rate": "flightlog.core.quotas",
     "Registration": "flightlog.runtime.registration",
     "RepairReport": "flightlog.store.repairing",
     "SentRequest": "flightlog.runtime.reader",
@@ -96,6 +117,7 @@ _HOME = {
     "SessionReader": "flightlog.runtime.reader",
     "SessionSummary": "flightlog.runtime.reader",
     "Spending": "flightlog.runtime.reader",
+    "SubGoal": "flightlog_hookspecs.events",
     "TaskReport": "flightlog.core.report",
     "TaskSummary": "flightlog.runtime.task_summary",
     "Tasks": "flightlog.runtime.tasks",

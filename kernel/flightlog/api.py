@@ -13,6 +13,7 @@ import trio
 
 from flightlog.core.context import HOST_SECTION, given
 from flightlog.core.limits import QUERY_MAX_ROWS, QUERY_MAX_S, Limits
+from flightlog.core.quotas import NO_QUOTAS, Quotas
 from flightlog.runtime.approvals import Approvals
 from flightlog.runtime.arriving import checked_name, fork_session, fork_task, import_session
 from flightlog.runtime.child_opening import House
@@ -21,6 +22,7 @@ from flightlog.runtime.clock import Boundary, Clock, no_boundary
 from flightlog.runtime.driver import Driver
 from flightlog.runtime.error_groups import beside, single_error
 from flightlog.runtime.feed import Feeds
+from flightlog.runtime.gate import Gate
 from flightlog.runtime.goal_checking import GoalChecks
 from flightlog.runtime.group_commit import GroupCommit
 from flightlog.runtime.hooks import Hooks
@@ -53,7 +55,14 @@ class Kernel:
     """An open log file and everything registered with it. Made by `open_kernel`; one trio thread."""
 
     def __init__(
-        self, store: Store, registry: Registry, workspace: str, clock: Clock, on_boundary: Boundary, agent: str = ""
+        self,
+        store: Store,
+        registry: Registry,
+        workspace: str,
+        clock: Clock,
+        on_boundary: Boundary,
+        agent: str = "",
+        quotas: Quotas = NO_QUOTAS,
     ) -> None:
         self._store = store
         self._workspace = workspace
@@ -65,11 +74,12 @@ class Kernel:
         self._queries = Queries(store)
         self._postman = Postman(store)
         self._commits = GroupCommit(store)
+        self._gate = Gate(store, clock, quotas)
         self._background: trio.Nursery
         self._serving = trio.Event()
         self.registry = registry
         self.tasks = Tasks(store, registry, clock, agent)
-        self._workers = Workers(store, registry, clock, self._task)
+        self._workers = Workers(store, registry, clock, self._gate, self._task)
 
     @asynccontextmanager
     async def session(
@@ -232,6 +242,7 @@ class Kernel:
             approvals=Approvals(journal, has_approver=approver),
             children=Children(journal, house),
             timers=Timers(journal, limits),
+            gate=self._gate,
             threads=self._threads,
             workspace=self._workspace,
             protected=protected_paths(self._store.path),
@@ -380,6 +391,7 @@ async def open_kernel(
     clock: Clock | None = None,
     on_boundary: Boundary = no_boundary,
     agent: str = "",
+    quotas: Quotas = NO_QUOTAS,
 ) -> AsyncIterator[Kernel]:
     """Open the log at `path`, creating it (mode 0600) when missing.
 
@@ -387,17 +399,18 @@ async def open_kernel(
     "flightlog" join them, a broken one being left out and listed in `kernel.registry.problems`; it may
     name those that are to be loaded, as may the variable FLIGHTLOG_LOAD_PLUGINS (comma-separated).
     `workspace` is the folder tools may work in; None gives them none. `agent` is the name and version of
-    the host's own program, which stands in each task that it submits. `clock` and `on_boundary` are for
+    the host's own program, which stands in each task that it submits. `quotas` bound what all sessions of the file use
+    together, in every kernel that is given the same. `clock` and `on_boundary` are for
     tests. Raises a `StoreError` that says what is wrong with the file, `PluginError` for a broken
     plugin that was passed in.
     """
     folder = _path("workspace", workspace) if workspace is not None else ""
-    _check_types(clock=(clock, Clock), agent=(agent, str))
+    _check_types(clock=(clock, Clock), agent=(agent, str), quotas=(quotas, Quotas))
     if folder and not os.path.isdir(folder):
         raise UsageError(f"workspace {folder} is not a folder")
     registry = load_plugins(discover=discover, plugins=plugins)
     store = Store.open(_path("path", path))
-    kernel = Kernel(store, registry, folder, clock or Clock(), on_boundary, agent)
+    kernel = Kernel(store, registry, folder, clock or Clock(), on_boundary, agent, quotas)
     try:
         async with beside(kernel.deliver):
             try:

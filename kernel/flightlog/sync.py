@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, Self, TypeVar
 from flightlog import api
 from flightlog.bridge import Following, TrioThread
 from flightlog.core.limits import LIVE_PAGE_ROWS, QUERY_MAX_ROWS, QUERY_MAX_S, Limits
+from flightlog.core.quotas import NO_BUDGET, NO_QUOTAS, Budget, Quotas
 from flightlog.core.report import TaskReport
 from flightlog.runtime import mailbox as trio_mailbox
 from flightlog.runtime import reader as trio_reader
@@ -33,7 +34,7 @@ from flightlog.runtime.inbox import Accepted
 from flightlog.runtime.journal import HeadToken
 from flightlog.runtime.mailbox import Posted
 from flightlog.runtime.plugins import Discover
-from flightlog.runtime.reader import SentRequest, Spending
+from flightlog.runtime.reader import CardUse, SentRequest, Spending
 from flightlog.runtime.recovery import OnCrash
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.session import Turn
@@ -42,7 +43,7 @@ from flightlog.runtime.tasks import NO_PARAMETERS, Verdict
 from flightlog.runtime.worker import OnProblem, ignored
 from flightlog.store.query import Parameter, QueryResult
 from flightlog_hookspecs.content import Block, FileBlock
-from flightlog_hookspecs.events import Message, Record, TaskClass, TaskStateName, Told
+from flightlog_hookspecs.events import Message, Move, Record, SubGoal, TaskClass, TaskStateName, Told
 from flightlog_hookspecs.timers import OpenTimer
 
 T = TypeVar("T")
@@ -224,6 +225,10 @@ class SessionReader:
         """Exactly what the model saw in that attempt."""
         return self._apart(lambda reader: reader.request(turn, step, attempt))
 
+    def budget(self) -> list[CardUse]:
+        """The cards of its budget."""
+        return self._apart(lambda reader: reader.budget())
+
     def usage(self) -> list[Spending]:
         """What it spent by currency."""
         return self._apart(lambda reader: reader.usage())
@@ -304,6 +309,10 @@ class Mailbox:
         """Change what the task is to reach."""
         return self._thread.run(lambda: self._mailbox.amend(goal=goal, parameters=parameters, by=by, key=key))
 
+    def grant(self, more: Budget, *, by: str = "user", key: str | None = None) -> Posted:
+        """Let the task use more."""
+        return self._thread.run(lambda: self._mailbox.grant(more, by=by, key=key))
+
     def wake_at(
         self, when: datetime, content: str | tuple[Block, ...], *, by: str = "user", key: str | None = None
     ) -> Posted:
@@ -364,6 +373,10 @@ class Tasks:
         times: int | None = None,
         until: datetime | None = None,
         goal_check: str = "",
+        budget: Budget = NO_BUDGET,
+        sub_goals: Sequence[str | SubGoal] = (),
+        smaller_model: str = "",
+        degradation: Sequence[Move] = ("compress", "shrink", "smaller_model"),
         key: str | None = None,
         id: str | None = None,
     ) -> str:
@@ -383,6 +396,10 @@ class Tasks:
                 times=times,
                 until=until,
                 goal_check=goal_check,
+                budget=budget,
+                sub_goals=sub_goals,
+                smaller_model=smaller_model,
+                degradation=degradation,
                 key=key,
                 id=id,
             )
@@ -423,6 +440,10 @@ class Tasks:
     ) -> Posted:
         """Change what it is to reach."""
         return self._thread.run(lambda: self._tasks.amend(id, goal=goal, parameters=parameters, by=by, key=key))
+
+    def grant(self, id: str, more: Budget, *, by: str = "user", key: str | None = None) -> Posted:
+        """Let it use more."""
+        return self._thread.run(lambda: self._tasks.grant(id, more, by=by, key=key))
 
     def steer(self, id: str, text: str, *, key: str | None = None) -> Posted:
         """Tell the model something at its next step."""
@@ -563,6 +584,7 @@ def open_kernel(
     clock: Clock | None = None,
     on_boundary: Boundary = no_boundary,
     agent: str = "",
+    quotas: Quotas = NO_QUOTAS,
 ) -> Iterator[Kernel]:
     """Open the log at `path`, creating it when missing, and close it and its sessions in the end."""
     thread = TrioThread()
@@ -576,6 +598,7 @@ def open_kernel(
                 clock=clock,
                 on_boundary=on_boundary,
                 agent=agent,
+                quotas=quotas,
             )
         ) as kernel:
             yield Kernel(thread, kernel)

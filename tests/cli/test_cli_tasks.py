@@ -82,6 +82,14 @@ def test_submitting_twice_under_a_key_is_submitting_once(shell: Shell) -> None:
         ["submit", "x", "--deadline", "+1h", "--due", "+2h"],
         ["submit", "x", "--parameter", "lonely"],
         ["submit", "x", "--parameter", "a=1", "--parameter", "a=2"],
+        ["submit", "x", "--budget", "tokens"],
+        ["submit", "x", "--budget", "money=5"],
+        ["submit", "x", "--budget", "tokens=0"],
+        ["submit", "x", "--budget", "tokens=5", "--budget", "tokens=6"],
+        ["submit", "x", "--smaller-model", "nobody:m"],
+        ["grant", "t"],
+        ["grant", "t", "step_s=5"],
+        ["grant", "nobody", "tokens=5"],
         ["show", "nobody"],
         ["amend", "t"],
         ["answer", "t", "3"],
@@ -111,6 +119,60 @@ def test_wishes_are_letters_that_the_next_worker_obeys(shell: Shell) -> None:
     shell.call("task", "resume", "paused")
     shell.call("work", "--until-idle")
     assert states(shell, "paused")[-1] == "completed"
+
+
+def test_a_budget_is_given_shown_and_granted_more_of(working: Shell) -> None:
+    budget = ("--budget", "calls=2", "--budget", "calls:note=9", "--budget", "tokens=90000", "--sub-goal", "sing")
+    working.run("task", "submit", "note note note", "--model", "work:list", "--id", "t", *budget)
+    work_here(working)
+    assert states(working, "t") == ["running", "paused quota"]
+    shown = working.call("task", "show", "t", "--json").json
+    assert {card["card"]: (card["used"], card["most"]) for card in shown["budget"]}["calls"] == (2, 2)
+    out = working.call("task", "show", "t").out
+    assert "2 of 2" in out
+    assert "calls: all 2 are used" in out
+    working.call("task", "grant", "t", "calls=5", "--by", "ada")
+    work_here(working)
+    assert states(working, "t")[-1] == "completed"
+    listed = working.call("show", "t").out
+    assert "budget/granted" in listed
+    assert "exceeded" in listed
+
+
+def test_a_worker_is_given_quotas(working: Shell) -> None:
+    quotas = (
+        "--rate",
+        "tool:note=1/1d",
+        "--pool",
+        "normal:calls=100/1m",
+        "--pool",
+        "batch:tasks=1",
+        "--tasks-in-file",
+        "3",
+    )
+    working.run("task", "submit", "note note", "--model", "work:list", "--id", "t")
+    working.run("work", "--until-idle", *quotas)
+    assert states(working, "t") == ["running", "paused quota"]
+    assert working.call("task", "show", "t", "--json").json["due_at_us"] is not None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--rate", "note=1/1m"],
+        ["--rate", "tool:note=1"],
+        ["--rate", "tool:note=0/1m"],
+        ["--rate", "tool:note=1/soon"],
+        ["--pool", "urgent:tasks=1"],
+        ["--pool", "core:money=1/1m"],
+        ["--pool", "core:tasks=0"],
+    ],
+    ids=" ".join,
+)
+def test_quotas_that_cannot_be_are_refused_before_any_work(shell: Shell, arguments: list[str]) -> None:
+    shell.call("task", "submit", "count", "--id", "t")
+    assert shell.call("work", "--until-idle", *arguments, code=2).complaint
+    assert shell.call("task", "show", "t", "--json").json["state"] == "pending"
 
 
 def test_a_question_is_listed_and_answered_and_the_task_goes_on(working: Shell) -> None:

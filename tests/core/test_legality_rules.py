@@ -18,10 +18,14 @@ from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
+    BudgetAlert,
+    BudgetDegraded,
+    BudgetGranted,
     CheckpointSkipped,
     CheckpointWritten,
     CompactionEnd,
     CompactionStart,
+    ContextBuilt,
     Event,
     GoalChecked,
     Head,
@@ -173,13 +177,21 @@ ARCHIVE = evolve(HEAVY, level="archive", phase="observe")
 ARCHIVED: Log = (*OF_TASK, ARCHIVE)
 SKIPPED = CheckpointSkipped(checkpoint_seq=4, why="steps 0, the log says 1")
 RESYNC = TaskResynced(before="a", after="a", checkpoint_seq=4)
-TASK_ANSWERED: Log = (*OF_TASK, TurnStart(), StepStart(), HEADER, evolve(SENT, header_seq=6), SAID)
+TASK_STEP: Log = (*OF_TASK, TurnStart(), StepStart(), HEADER)
+SENT_BY_TASK = evolve(SENT, header_seq=6)
+TASK_ANSWERED: Log = (*TASK_STEP, SENT_BY_TASK, SAID)
+GRANTED = BudgetGranted(card="tokens", most=1000)
+ALERTED = BudgetAlert(card="tokens", used=900, most=1000, level="warning")
+COMPRESSED = BudgetDegraded(move="compress", reason="900 of 1000 tokens are used", context_tokens=50)
+BUILT = ContextBuilt(attempt=1, model="a:m", tokens=90, head_tokens=10, messages=1)
 FAULT = PluginFault(plugin="p", hook="h", error="broken")
 
 CASES: dict[str, list[Case]] = {
     "created-first": [((), OPENED), ((), NOTE), (REST, CREATED), (REST, evolve(CREATED, uid="v"))],
     "closed": [
         ((CREATED,), ACCEPT),
+        ((CREATED,), GRANTED),
+        ((*REST, CLOSED), GRANTED),
         ((CREATED,), CLOSED),
         ((CREATED,), NOTE),
         ((*REST, CLOSED), TurnStart()),
@@ -235,6 +247,23 @@ CASES: dict[str, list[Case]] = {
         *((REST, evolve(ACCEPT, cause=cause)) for cause in ("withdrawn", "cancelled")),
         *((PENDING, evolve(ACCEPT, removed=1, cause=cause)) for cause in ("withdrawn", "cancelled")),
         *((PENDING, evolve(WITHDRAW, cause=cause)) for cause in ("accepted", "edited")),
+    ],
+    "budget-missing": [
+        (REST, ALERTED),
+        (REST, COMPRESSED),
+        ((*STEP, HEADER), BUILT),
+    ],
+    "budget-card": [
+        (REST, evolve(GRANTED, card="money")),
+        (REST, evolve(GRANTED, card="calls:")),
+        (REST, evolve(GRANTED, card="tokens:look")),
+        (OF_TASK, evolve(GRANTED, most=0)),
+        (OF_TASK, evolve(ALERTED, card="money")),
+    ],
+    "context-place": [
+        ((*TASK_STEP, SENT_BY_TASK), evolve(BUILT, attempt=2)),
+        (TASK_STEP, evolve(BUILT, attempt=2)),
+        (TASK_ANSWERED, evolve(BUILT, attempt=2)),
     ],
     "plugin-loaded": [
         (REST, GONE),
@@ -590,6 +619,10 @@ PLACES: dict[type, tuple[Log, Event]] = {
     TaskResynced: (ARCHIVED, RESYNC),
     CheckpointWritten: (TASK_ANSWERED, HEAVY),
     CheckpointSkipped: (ARCHIVED, SKIPPED),
+    BudgetGranted: ((CREATED, SUBMITTED), GRANTED),
+    BudgetAlert: (OF_TASK, ALERTED),
+    BudgetDegraded: ((*REST, GRANTED), COMPRESSED),
+    ContextBuilt: (TASK_STEP, BUILT),
     PluginFault: (STARTED, FAULT),
     PluginLoaded: (REST, LOADED),
     PluginUnloaded: ((*REST, LOADED), GONE),

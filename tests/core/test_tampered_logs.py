@@ -19,10 +19,14 @@ from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
+    BudgetAlert,
+    BudgetDegraded,
+    BudgetGranted,
     CheckpointSkipped,
     CheckpointWritten,
     CompactionEnd,
     CompactionStart,
+    ContextBuilt,
     Event,
     GoalChecked,
     InboxSplice,
@@ -233,6 +237,10 @@ TWICE: dict[str, str | None] = {
     "task/submitted": "task-submitted",
     "task/amended": None,
     "goal/checked": None,
+    "budget/granted": None,
+    "budget/alert": None,
+    "budget/degraded": None,
+    "context/built": None,
     "task/resync": None,
     "checkpoint/written": None,
     "checkpoint/skipped": None,
@@ -245,7 +253,7 @@ def test_an_event_written_twice_is_refused(log: LegalLog) -> None:
     for state, record in states_of(log.records):
         after = fold(state, record.event, record.seq, record.epoch)
         match record.event:
-            case UserMessage() | UnknownEvent():
+            case UserMessage() | UnknownEvent() | ToolResult(replaces=int()):
                 continue
             case InboxSplice(removed=1):
                 # Behind an edit the same edit fits; else the message is gone, or another has moved up.
@@ -286,17 +294,20 @@ def renumbered(records: Sequence[Record]) -> list[Record]:
 OPENS_OR_CLOSES: dict[str, set[str]] = {
     "session/created": {"created-first"},
     "session/opened": {"epoch"},
-    "turn/start": {"turn-outside", "place", "checkpoint-place"},
-    "turn/end": {"turn-nested", "closed-in-turn", "place", "checkpoint-place"},
+    "turn/start": {"turn-outside", "place", "checkpoint-place", "goal-checked"},
+    "turn/end": {"turn-nested", "closed-in-turn", "place", "checkpoint-place", "task-ends-in-turn"},
     "step/start": {"step-outside", "turn-outside", "place", "checkpoint-place"},
-    "step/end": {"step-nested", "turn-step-open", "place", "checkpoint-place"},
+    "step/end": {"step-nested", "turn-step-open", "place", "checkpoint-place", "goal-checked"},
 }
 """What refuses the row behind a lost bracket, whatever it is."""
+
+OF_A_BUDGET = (BudgetAlert, BudgetDegraded, ContextBuilt)
 
 AFTER_ATTEMPT: dict[str, str] = {
     "user/message": "user-during-attempt",
     "request/header": "header-late",
     "request/sent": "attempt-number",
+    "context/built": "context-place",
     "request/retry": "retry-place",
     "step/end": "step-attempt-open",
     "tool/call": "call-named",
@@ -353,8 +364,15 @@ def traces(state: State, lost: Record, rest: Sequence[Record]) -> set[str]:
             goes_on = next((r for r in rest if r.event.kind in GOES_ON or isinstance(r.event, SessionOpened)), None)
             return COMPACTION if goes_on and not isinstance(goes_on.event, SessionOpened) else set()
         case TaskSubmitted():
+            if isinstance(rest[0].event, BudgetGranted):
+                return {"closed"}
+            if any(isinstance(r.event, BudgetGranted) for r in rest):
+                return set()  # then it has a budget all the same
             needed = any(isinstance(r.event, OF_A_TASK) for r in rest)
-            return {"task-missing"} if needed else set()
+            return {"task-missing", "budget-missing"} if needed else set()
+        case BudgetGranted() if state.account is None:
+            first = next((r.event for r in rest if isinstance(r.event, (BudgetGranted, *OF_A_BUDGET))), None)
+            return {"budget-missing"} if isinstance(first, OF_A_BUDGET) else set()
         case CheckpointWritten():
             named = any(getattr(r.event, "checkpoint_seq", None) == lost.seq for r in rest)
             return {"checkpoint-named"} if named else set()

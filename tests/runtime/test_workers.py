@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from flightlog import Kernel, Limits
+from flightlog.core.claims import Shares
 from flightlog.errors import DiskFull, UsageError
 from flightlog.events import TaskState, TurnEnd
 from flightlog.runtime.task_board import TaskBoard
@@ -228,7 +229,7 @@ async def test_a_look_costs_what_is_new_and_not_what_has_ended(tmp_path: Path, m
         task = await submitted(kernel)
         reads.clear()
         assert board.look()
-        assert [candidate.name for candidate in board.first(2**60, 9)] == [task]
+        assert [candidate.name for candidate in board.first(2**60, 9, Shares(), ())] == [task]
         assert sum(rows for _, rows in reads) <= 4
 
 

@@ -13,10 +13,14 @@ from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
+    BudgetAlert,
+    BudgetDegraded,
+    BudgetGranted,
     CheckpointSkipped,
     CheckpointWritten,
     CompactionEnd,
     CompactionStart,
+    ContextBuilt,
     DeltaPiece,
     Event,
     GoalChecked,
@@ -190,6 +194,10 @@ EVENTS: tuple[Event, ...] = (
     CompactionStart(level="summarise", from_seq=3, to_seq=9, tokens_before=5, compactor="c", instruction="In short."),
     UserMessage(message_id="s1", content=(TextBlock(text="so far"),), source="summary", replaces_from=3, replaces_to=9),
     CompactionEnd(outcome="done", tokens_after=2, input_tokens=7),
+    BudgetGranted(card="calls:look", most=3, by="ada"),
+    BudgetAlert(card="tokens", used=8, most=10, level="exceeded", then="pauses", message="tokens: 8", resume_at_us=9),
+    BudgetDegraded(move="shrink", reason="8 of 10", context_tokens=4, put_off=("the moon",), model="a:s"),
+    ContextBuilt(attempt=1, model="a:m", tokens=40, head_tokens=7, messages=2, most=100),
 )
 GOLDEN = (
     ('{"uid":"0123456789abcdef0123456789abcdef","title":"Ünïcode"}', "c6532fcb80064de3"),
@@ -297,6 +305,10 @@ GOLDEN = (
         "6919c3fed9d7ad0d",
     ),
     ('{"outcome":"done","tokens_after":2,"input_tokens":7}', "a3a6a442c77c1e9c"),
+    ('{"card":"calls:look","most":3,"by":"ada"}', "2580dc3ceb64d9ba"),
+    ('{"card":"tokens","used":8,"most":10,"level":"exceeded","then":"pauses","resume_at_us":9}', "df25bf5c74e9750b"),
+    ('{"move":"shrink","context_tokens":4,"put_off":["the moon"],"model":"a:s"}', "6ee34702da99f11e"),
+    ('{"attempt":1,"model":"a:m","tokens":40,"head_tokens":7,"messages":2,"most":100}', "41f190172946715b"),
 )
 """Of each row its data and the beginning of its digest."""
 

@@ -32,6 +32,8 @@ from flightlog_hookspecs.events import (
     ApprovalAsked,
     AssistantDelta,
     AssistantMessage,
+    BudgetAlert,
+    BudgetDegraded,
     CheckpointSkipped,
     CheckpointWritten,
     CompactionEnd,
@@ -112,6 +114,10 @@ def words_of(event: Any) -> str | None:
             return event.summary or None
         case CheckpointSkipped():
             return event.why or None
+        case BudgetAlert():
+            return event.message or None
+        case BudgetDegraded():
+            return event.reason or None
         case PluginFault():
             return event.error or None
         case SessionRepaired():

@@ -133,7 +133,7 @@ def folded(records: Iterable[Record]) -> State:
         if record.seq != expected:
             raise Illegal("seq-dense", f"seq {record.seq} where {expected} belongs")
         check(state, record.event, record.epoch, (record.turn, record.step))
-        state = fold(state, record.event, record.seq, record.epoch)
+        state = fold(state, record.event, record.seq, record.epoch, record.at_us)
     return state
 
 
@@ -150,7 +150,7 @@ def extended(records: Sequence[Record], *events: Event) -> tuple[Record, ...]:
     """`records` and behind them `events`, each in the place the journal would give it. Checks nothing."""
     state, added = EMPTY, list(records)
     for record in records:
-        state = fold(state, record.event, record.seq, record.epoch)
+        state = fold(state, record.event, record.seq, record.epoch, record.at_us)
     for event in events:
         turn, step = placed(state, event)
         last = added[-1]

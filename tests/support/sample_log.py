@@ -10,6 +10,9 @@ from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
+    BudgetAlert,
+    BudgetDegraded,
+    BudgetGranted,
     CheckpointSkipped,
     CheckpointWritten,
     DeltaPiece,
@@ -149,6 +152,9 @@ TASK_RECORDS = _records(
     CheckpointWritten(
         level="archive", phase="observe", steps=9, history="ab", fingerprint="cd", summary="Next: look\0"
     ),
+    BudgetGranted(card="tokens", most=9, by="ada\0"),
+    BudgetAlert(card="tokens", used=8, most=9, level="warning", message="much \0"),
+    BudgetDegraded(move="smaller_model", reason="8 of 9\0", model="a:s", put_off=("the sun",)),
     TurnStart(),
     StepStart(),
     TaskState(state="recovering", cause="crash"),

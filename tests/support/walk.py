@@ -25,9 +25,13 @@ from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
+    BudgetAlert,
+    BudgetDegraded,
+    BudgetGranted,
     CheckpointLevel,
     CompactionEnd,
     CompactionStart,
+    ContextBuilt,
     DeltaPiece,
     Event,
     GoalChecked,
@@ -97,6 +101,7 @@ _failures = st.builds(
     failure=st.sampled_from(["auth", "rate_limit", "cut", "empty", "length", "protocol", "interrupted"]),
     message=_words,
     retryable=st.booleans(),
+    charged=st.sampled_from([0, 0, 12]),
 )
 _links: list[dict[str, Any]] = [{}, {}, {"parent_session": "pa\0", "parent_uid": "u", "depth": 2, "tools": ("look",)}]
 _prices = st.none() | st.builds(
@@ -115,6 +120,31 @@ _tasks = st.builds(
     goal_check=st.sampled_from(["", "seen\0"]),
     due_us=st.none() | st.just(START_US),
     agent=_brief,
+)
+_cards = st.sampled_from(
+    [
+        *("tokens", "step_tokens", "summary_tokens", "requests", "requests:fake", "calls", "calls:look", "calls:write"),
+        *("retries", "subagents", "active_s", "step_s", "tools_at_once"),
+    ]
+)
+_grants = st.builds(BudgetGranted, card=_cards, most=st.sampled_from([1, 3, 60, 2**40]), by=_brief)
+_alerts = st.builds(
+    BudgetAlert,
+    card=_cards | st.just("rate:tool:look"),
+    used=st.integers(0, 9),
+    most=st.integers(1, 9),
+    level=st.sampled_from(["warning", "exceeded"]),
+    then=st.sampled_from(["goes_on", "shed", "pauses"]),
+    message=_words,
+    resume_at_us=st.none() | st.just(START_US),
+)
+_moves = st.builds(
+    BudgetDegraded,
+    move=st.sampled_from(["compress", "shrink", "smaller_model", "pause"]),
+    reason=_words,
+    context_tokens=st.none() | st.integers(1, 99),
+    put_off=st.lists(_brief, max_size=2).map(tuple),
+    model=st.sampled_from(["", "fake:other"]),
 )
 _text_blocks = st.builds(TextBlock, text=_words)
 _given_blocks = st.one_of(_text_blocks, _text_blocks, values.files())
@@ -151,7 +181,8 @@ class Walk:
         origin = self._drawn(st.sampled_from([0, 0, 0, 1, 2]))
         link = self._drawn(st.sampled_from(_links))
         created = SessionCreated(uid=f"uid of {self.session}", title=self._drawn(_brief), origin_turn=origin, **link)
-        self.append(created, *([self._drawn(_tasks)] if self._random.random() < 0.3 else []))
+        task = [self._drawn(_tasks), *self._granted()] if self._random.random() < 0.3 else []
+        self.append(created, *task)
 
     def move(self) -> None:
         """Make one of the moves that are possible now."""
@@ -165,7 +196,7 @@ class Walk:
             seq = len(self.records) + 1
             check(self.state, event, epoch, place)
             check_replacement(event, self._history)
-            self.state = fold(self.state, event, seq, epoch)
+            self.state = fold(self.state, event, seq, epoch, self._at_us)
             self._history.add(event, seq)
             self.records.append(
                 Record(
@@ -206,6 +237,10 @@ class Walk:
             yield from (self._move_task, self._move_task, self._amend, self._resync)
             if state.turn_open and state.step is None:
                 yield self._check_goal
+        if state.account:
+            yield from (self._grant, self._alert, self._degrade)
+        elif self._random.random() < 0.02:
+            yield self._grant
         if self._random.random() < 0.2:
             yield self._set_timer
         if state.timers:
@@ -261,6 +296,7 @@ class Walk:
             tokens_after=self._drawn(st.integers(0, 10**6)),
             message=self._drawn(_words),
             input_tokens=self._drawn(st.sampled_from([0, 7])),
+            charge=self._drawn(st.sampled_from([0, 0, 90])),
             price=self._drawn(_prices),
         )
         if outcome != "done":
@@ -360,6 +396,19 @@ class Walk:
             resume_at_us=self._drawn(st.none() | st.just(START_US)),
         )
         return (moved,)
+
+    def _granted(self) -> tuple[BudgetGranted, ...]:
+        """Some cards, some of them again."""
+        return self._drawn(st.lists(_grants, max_size=3).map(tuple))
+
+    def _grant(self) -> tuple[Event, ...]:
+        return (self._drawn(_grants), *self._granted())
+
+    def _alert(self) -> tuple[Event, ...]:
+        return (self._drawn(_alerts),)
+
+    def _degrade(self) -> tuple[Event, ...]:
+        return (self._drawn(_moves),)
 
     def _check_goal(self) -> tuple[Event, ...]:
         assert self.state.task is not None, "asked for a task only"
@@ -497,7 +546,17 @@ class Walk:
             messages=len(request.messages),
             sha256=request.digest,
         )
-        return (*header, sent)
+        if state.account is None or not self._drawn(st.booleans()):
+            return (*header, sent)
+        built = ContextBuilt(
+            attempt=sent.attempt,
+            model=state.model,
+            tokens=self._drawn(st.integers(0, 10**6)),
+            head_tokens=self._drawn(st.integers(0, 9)),
+            messages=sent.messages,
+            most=self._drawn(st.none() | st.integers(1, 10**6)),
+        )
+        return (*header, built, sent)
 
     def _request(self, head: Head) -> EncodedRequest:
         request = EncodedRequest(head, FakeModel(()).encode)
@@ -545,6 +604,7 @@ class Walk:
             cache_write_tokens=self._drawn(tokens),
             price=self._drawn(_prices),
             replay=self._drawn(_brief),
+            charge=self._drawn(st.sampled_from([0, 0, 700])),
         )
 
     def _fail(self) -> tuple[Event, ...]:
@@ -666,6 +726,7 @@ class Walk:
                 background=child in settled or self._drawn(st.booleans()),
                 steps_per_turn=self._drawn(st.integers(0, 9)),
                 until_us=self._drawn(st.sampled_from([0, 1_700_000_000_000_000])),
+                tokens=self._drawn(st.none() | st.integers(0, 99)),
             ),
         )
 
@@ -676,6 +737,7 @@ class Walk:
             invocation_id=self.state.children[child].invocation_id,
             reason=self._drawn(st.sampled_from(["completed", "aborted", "error", "max_steps", "interrupted"])),
             result=self._drawn(_words),
+            charged=self._drawn(st.sampled_from([0, 0, 40])),
         )
         return (settled, *(self._accept() if self.state.children[child].background else ()))
 

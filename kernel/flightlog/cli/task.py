@@ -12,7 +12,7 @@ import trio
 from rich.table import Table
 from rich.text import Text
 
-from flightlog import TaskSummary
+from flightlog import SubGoal, TaskSummary
 from flightlog.api import open_kernel, open_log
 from flightlog.cli.exits import FAILED, FINE
 from flightlog.cli.json_form import plain
@@ -21,8 +21,9 @@ from flightlog.cli.model_option import addressed
 from flightlog.cli.moments import MomentType, SpanType
 from flightlog.cli.options import db_option, json_option, log_to_read, log_to_write
 from flightlog.cli.output import Output
+from flightlog.cli.quota_options import budget_of
 from flightlog.cli.task_fork import fork
-from flightlog.cli.task_letters import amend, answer, answers_of, cancel, parameters_of, pause, resume, steer
+from flightlog.cli.task_letters import amend, answer, answers_of, cancel, grant, parameters_of, pause, resume, steer
 from flightlog.cli.task_report import report
 from flightlog.cli.task_styles import STYLES
 from flightlog.cli.terminal_text import moment, one_line, visible
@@ -72,6 +73,20 @@ def task() -> None:
 @click.option("--until", metavar="TIME", type=MomentType(), help="With --every: not after TIME.")
 @click.option("--deadline", metavar="TIME", type=MomentType(), help="When it fails unless it has ended.")
 @click.option("--goal-check", metavar="NAME", default="", help="The check that decides whether the goal is met.")
+@click.option(
+    "--budget", "cards", metavar="CARD=N", multiple=True, help="tokens=500000, calls:send_mail=3, … Repeatable."
+)
+@click.option(
+    "--main-goal", "main_goals", metavar="TEXT", multiple=True, help="A part that is always done. Repeatable."
+)
+@click.option(
+    "--sub-goal",
+    "sub_goals",
+    metavar="TEXT",
+    multiple=True,
+    help="A part that is put off as tokens run out. Repeatable.",
+)
+@click.option("--smaller-model", metavar="ADAPTER:MODEL", default="", help="The one that serves as tokens run out.")
 @click.option("--agent", metavar="NAME", default="", help="Name and version of your program, for the log.")
 @click.option("--id", "name", metavar="ID", help="Its id. Default: one is made.")
 @key_option
@@ -92,6 +107,10 @@ def submit(
     until: datetime | None,
     deadline: datetime | None,
     goal_check: str,
+    cards: tuple[str, ...],
+    main_goals: tuple[str, ...],
+    sub_goals: tuple[str, ...],
+    smaller_model: str,
     agent: str,
     name: str | None,
     key: str | None,
@@ -99,7 +118,8 @@ def submit(
     as_json: bool,
 ) -> int:
     """Enter a task to reach GOAL, durably, and print its id. Nothing runs until a worker takes it up."""
-    path = log_to_write(db)
+    path, budget = log_to_write(db), budget_of(cards)
+    parts = [SubGoal(text=text, core=True) for text in main_goals] + [SubGoal(text=text) for text in sub_goals]
 
     async def main() -> str:
         async with open_kernel(path, agent=agent) as kernel:
@@ -117,6 +137,9 @@ def submit(
                 until=until,
                 deadline=deadline,
                 goal_check=goal_check,
+                budget=budget,
+                sub_goals=parts,
+                smaller_model=smaller_model,
                 key=key,
                 id=name,
             )
@@ -159,10 +182,15 @@ def show(name: str, db: str | None, as_json: bool) -> int:
     with open_log(log_to_read(db), discover=False) as log:
         summary = log.task(name)
         questions = open_questions(log.session(name)) if summary.state == "paused" else []
+        budget = log.session(name).budget()
     if as_json:
-        output.json(plain(summary) | {"questions": [question.form for question in questions]})
+        cards = [plain(card) for card in budget]
+        output.json(plain(summary) | {"questions": [question.form for question in questions], "budget": cards})
         return FINE
     _describe(output, summary)
+    for card in budget:
+        used = "" if card.used is None else f"{card.used} of "
+        output.line((f"{one_line(card.card):11}", "dim"), (f" {used}{card.most}", "yellow" if card.warned else ""))
     for question in questions:
         output.line(("? ", "yellow"), one_line(question.asked.question, 2000))
         output.line((f"  flightlog task answer {name} {question.seq} {answers_of(question.asked.about)}", "dim"))
@@ -190,7 +218,7 @@ def wait(name: str, db: str | None, as_json: bool) -> int:
     return FINE if summary.state == "completed" else FAILED
 
 
-for command in (report, pause, resume, cancel, steer, amend, answer, fork):
+for command in (report, pause, resume, cancel, steer, amend, grant, answer, fork):
     task.add_command(command)
 
 

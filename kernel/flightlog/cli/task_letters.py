@@ -1,4 +1,4 @@
-"""`flightlog task pause, resume, cancel, steer, amend, answer`: what people want of a task, whoever works on it."""
+"""`flightlog task pause, resume, cancel, steer, amend, grant, answer`: what people want of a task."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from flightlog.cli.exits import FINE
 from flightlog.cli.letters import key_option, open_questions, show_questions
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
+from flightlog.cli.quota_options import budget_of
 from flightlog.cli.terminal_text import one_line
 from flightlog.runtime.tasks import Verdict
 from flightlog_hookspecs.errors import UsageError
@@ -89,6 +90,19 @@ def amend(
         return tasks.amend(task, goal=goal, parameters=parameters, by=by, key=key)
 
     return _posted(db, task, post, "amendment sent", as_json=as_json)
+
+
+@click.command(short_help="Let a task use more.")
+@click.argument("task", metavar="ID")
+@click.argument("cards", metavar="CARD=N…", nargs=-1, required=True)
+@by_option
+@key_option
+@db_option
+@json_option
+def grant(task: str, cards: tuple[str, ...], by: str, key: str | None, db: str | None, as_json: bool) -> int:
+    """Let task ID use N more of each CARD that it was given. One that is paused for want of it goes on."""
+    more = budget_of(cards)
+    return _posted(db, task, lambda tasks: tasks.grant(task, more, by=by, key=key), "grant sent", as_json=as_json)
 
 
 @click.command(short_help="Answer a question of a task, or list the open ones.")

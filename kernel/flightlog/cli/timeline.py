@@ -16,10 +16,14 @@ from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
+    BudgetAlert,
+    BudgetDegraded,
+    BudgetGranted,
     CheckpointSkipped,
     CheckpointWritten,
     CompactionEnd,
     CompactionStart,
+    ContextBuilt,
     Event,
     GoalChecked,
     InboxSplice,
@@ -175,14 +179,8 @@ def described(event: Event, width: int = _DESCRIPTION_MAX_CHARS) -> str:
             return f"{one_line(event.child)}: {one_line(event.task)}"
         case SubagentSettled():
             return _listed(event.child, event.reason, event.result)
-        case TimerSet():
-            again = f"every {duration(event.every_us)}" if event.every_us else ""
-            return _listed(event.timer, f"due {moment(event.due_us)}", again, text_of(event.content))
-        case TimerFired():
-            missed = f"{counted(event.missed, 'run')} missed" if event.missed else ""
-            return _listed(event.timer, missed, f"again {moment(event.next_us)}" if event.next_us else "")
-        case TimerCancelled():
-            return _listed(event.timer, event.by and f"by {event.by}")
+        case TimerSet() | TimerFired() | TimerCancelled():
+            return _of_timer(event)
         case TaskSubmitted() | TaskAmended():
             return one_line(event.goal)
         case TaskState():
@@ -190,6 +188,8 @@ def described(event: Event, width: int = _DESCRIPTION_MAX_CHARS) -> str:
             return _listed(event.state, event.cause, event.message, again)
         case GoalChecked():
             return _listed(event.check, "met" if event.met else "not met", event.missing)
+        case BudgetGranted() | BudgetAlert() | BudgetDegraded() | ContextBuilt():
+            return _of_budget(event)
         case PluginLoaded() | PluginUnloaded():
             return one_line(f"{event.plugin} {event.version}")
         case PluginFault():
@@ -198,10 +198,9 @@ def described(event: Event, width: int = _DESCRIPTION_MAX_CHARS) -> str:
             by = f" by {one_line(event.model)}" if event.model else ""
             about = f"rows {event.from_seq} to {event.to_seq}{by}, about {counted(event.tokens_before, 'token')} in all"
             return f"{event.level}: {about}"
-        case CompactionEnd(outcome="done"):
-            return f"done, about {counted(event.tokens_after, 'token')} in all"
         case CompactionEnd():
-            return _listed(event.outcome, event.message)
+            shorter = f"about {counted(event.tokens_after, 'token')} in all" if event.outcome == "done" else ""
+            return _listed(event.outcome, event.message, shorter)
         case CheckpointWritten():
             said_of_it = f"{event.level}, {event.phase}, {counted(event.steps, 'step')}: {one_line(event.summary)}"
             return said_of_it.rstrip(": ")
@@ -215,6 +214,32 @@ def described(event: Event, width: int = _DESCRIPTION_MAX_CHARS) -> str:
             return one_line(event.data)
         case _:
             return ""
+
+
+def _of_timer(event: TimerSet | TimerFired | TimerCancelled) -> str:
+    match event:
+        case TimerSet():
+            again = f"every {duration(event.every_us)}" if event.every_us else ""
+            return _listed(event.timer, f"due {moment(event.due_us)}", again, text_of(event.content))
+        case TimerFired():
+            missed = f"{counted(event.missed, 'run')} missed" if event.missed else ""
+            return _listed(event.timer, missed, f"again {moment(event.next_us)}" if event.next_us else "")
+        case TimerCancelled():
+            return _listed(event.timer, event.by and f"by {event.by}")
+
+
+def _of_budget(event: BudgetGranted | BudgetAlert | BudgetDegraded | ContextBuilt) -> str:
+    match event:
+        case BudgetGranted():
+            return _listed(f"{event.card} {event.most}", event.by and f"by {event.by}")
+        case BudgetAlert():
+            then = {"goes_on": "", "shed": "the call is left out", "pauses": "it pauses"}[event.then]
+            return _listed(event.level, event.message or f"{event.card}: {event.used} of {event.most} are used", then)
+        case BudgetDegraded():
+            return _listed(event.move, event.reason, event.model, *event.put_off)
+        case ContextBuilt():
+            fits = f" of {event.most}" if event.most is not None else ""
+            return f"attempt {event.attempt}, about {event.tokens}{fits} tokens in {counted(event.messages, 'message')}"
 
 
 def _listed(*parts: str) -> str:

@@ -10,12 +10,13 @@ import click
 import trio
 from attrs import frozen
 
-from flightlog import Kernel
+from flightlog import Kernel, Quotas
 from flightlog.api import open_kernel
 from flightlog.cli.exits import FAILED, FINE, TERMINATED, sentence
 from flightlog.cli.json_form import record_form
 from flightlog.cli.options import db_option, json_option, log_to_write
 from flightlog.cli.output import Output, complain
+from flightlog.cli.quota_options import quota_options, quotas_of
 from flightlog.cli.work_view import WorkView
 from flightlog.runtime.watchdog import watch
 
@@ -31,6 +32,7 @@ class Order:
     grace_s: float
     stall_limit_s: float
     workspace: str | None
+    quotas: Quotas
     as_json: bool
 
 
@@ -64,6 +66,7 @@ class Order:
     type=click.Path(exists=True, file_okay=False),
     help="The folder tools may work in. Default: none.",
 )
+@quota_options
 @db_option
 @json_option
 def work(
@@ -73,6 +76,9 @@ def work(
     grace_s: float,
     stall_limit_s: float,
     workspace: str | None,
+    rates: tuple[str, ...],
+    pools: tuple[str, ...],
+    tasks_in_file: int | None,
     db: str | None,
     as_json: bool,
 ) -> int:
@@ -89,6 +95,7 @@ def work(
         grace_s=grace_s,
         stall_limit_s=stall_limit_s,
         workspace=workspace,
+        quotas=quotas_of(rates, pools, tasks_in_file),
         as_json=as_json,
     )
     return trio.run(_work, order)
@@ -106,7 +113,9 @@ async def _work(order: Order) -> int:
 
     with trio.open_signal_receiver(SIGINT, SIGTERM) as signals:
         async with (
-            open_kernel(order.db, workspace=order.workspace, on_boundary=view.on_boundary) as kernel,
+            open_kernel(
+                order.db, workspace=order.workspace, on_boundary=view.on_boundary, quotas=order.quotas
+            ) as kernel,
             trio.open_nursery() as nursery,
         ):
             for trouble in kernel.registry.problems:

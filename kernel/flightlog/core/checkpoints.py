@@ -90,6 +90,7 @@ def checkpoint(
         recoveries=task.recoveries,
         action=_action(step or state.last_step),
         no_progress=_repetitions(state, ended) if ended else max(0, state.alike - 1),
+        active_us=state.account.active_us if state.account else 0,
     )
     if level == "light":
         return counted

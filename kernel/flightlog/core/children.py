@@ -16,6 +16,7 @@ from flightlog.core.state import State
 from flightlog_hookspecs.content import text_blocks
 from flightlog_hookspecs.events import (
     AssistantMessage,
+    BudgetGranted,
     Event,
     Message,
     SubagentSettled,
@@ -91,20 +92,45 @@ def ended(child: State, cause: str) -> TurnEnd:
     return TurnEnd(reason="aborted", cause=cause) if cause and not at_rest else end
 
 
-def outcome(task: SubagentSpawned, end: TurnEnd, words: str, max_chars: int) -> SubagentSettled:
-    """What came of `task` when the child's last turn ended so."""
+def outcome(task: SubagentSpawned, end: TurnEnd, words: str, max_chars: int, charged: int) -> SubagentSettled:
+    """What came of `task` when the child's last turn ended so, and what it `charged`."""
     if end.reason == "completed":
         result = words or "(It ended without words.)"
     else:
         why = ": ".join(filter(None, (end.reason, end.cause, end.code, end.message)))
         result = f"The subagent {task.subagent!r} did not finish ({why}). Its session is {task.child!r}."
         result += f"\nIts last words: {words}" if words else ""
-    return settlement(task, end.reason, excerpt(result, max_chars, f"session {task.child!r}"))
+    return settlement(task, end.reason, excerpt(result, max_chars, f"session {task.child!r}"), charged)
 
 
-def settlement(task: SubagentSpawned, reason: TurnEndReason, result: str) -> SubagentSettled:
-    """That `task` came to this."""
-    return SubagentSettled(child=task.child, invocation_id=task.invocation_id, reason=reason, result=result)
+def settlement(
+    task: SubagentSpawned, reason: TurnEndReason, result: str, charged: int | None = None
+) -> SubagentSettled:
+    """That `task` came to this. Where nobody knows what it `charged`, it counts as all that it was given."""
+    return SubagentSettled(
+        child=task.child,
+        invocation_id=task.invocation_id,
+        reason=reason,
+        result=result,
+        charged=(task.tokens or 0) if charged is None else charged,
+    )
+
+
+def granting(child: State, task: SubagentSpawned) -> tuple[BudgetGranted, ...]:
+    """What `task` lets its child use, unless the child's log has it: on top of what earlier tasks have used."""
+    account = child.account
+    if task.tokens is None or (account is not None and account.granted_by == task.invocation_id):
+        return ()
+    used = account.used_of("tokens") if account else 0
+    return (BudgetGranted(card="tokens", most=max(1, used + task.tokens), by=task.invocation_id),)
+
+
+def charged(child: State, task: SubagentSpawned) -> int:
+    """What the child has used for `task`, as far as it had a budget."""
+    account = child.account
+    if task.tokens is None or account is None or account.granted_by != task.invocation_id:
+        return 0
+    return max(0, account.used_of("tokens") - (account.cards["tokens"] - task.tokens))
 
 
 def settling(state: State, settled: SubagentSettled) -> tuple[Event, ...]:

@@ -1,20 +1,25 @@
-"""Which task a worker takes up next."""
+"""Which task a worker takes up next: orphans first, then the classes by their shares, then the older ones.
+
+Core tasks jump the queue. But whatever else waits, one claim in nine goes to a normal task, and one in thirty-three to
+one of batch: so none of them starves, and none starves the others.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from heapq import merge
-from itertools import islice
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 from attrs import define, field, frozen
 
 from flightlog_hookspecs.events import TaskClass, TaskStateName
 
-_RANKS: Final[dict[TaskClass, int]] = {"core": 0, "normal": 1, "batch": 2}
-Rank = tuple[bool, int, int]
-T = TypeVar("T", Rank, tuple[int, int])
+STRIDES: Final[Mapping[TaskClass, int]] = MappingProxyType({"core": 1, "normal": 8, "batch": 32})
+"""How far a claim moves its class back in the queue of classes."""
+
+T = TypeVar("T", int, tuple[int, int])
 
 
 @frozen(kw_only=True)
@@ -39,11 +44,6 @@ class Candidate:
         return self.state in ("running", "recovering")
 
     @property
-    def rank(self) -> Rank:
-        """The lowest comes first: orphans, then by class, then by the order of submission."""
-        return (not self.orphan, _RANKS[self.task_class], self.number)
-
-    @property
     def ready(self) -> bool:
         """Whether there may be something to do for it now and at any time."""
         return self.orphan or self.letters or (self.state == "pending" and self.due_us is None)
@@ -54,11 +54,41 @@ class Candidate:
 
 
 @define
+class Shares:
+    """Whose turn it is: each class has a place, and the lowest comes first. A claim moves its class back by a stride.
+
+    One that nobody waited in for a while does not catch up on what it missed.
+    """
+
+    _places: dict[TaskClass, int] = field(init=False, factory=lambda: dict(STRIDES))
+    _now: int = field(default=0, init=False)
+
+    def first(self, waiting: Collection[TaskClass]) -> TaskClass:
+        """The class among those in which tasks are `waiting` whose turn it is."""
+        return min(waiting, key=lambda each: (self._place(each), STRIDES[each]))
+
+    def took(self, task_class: TaskClass) -> None:
+        """Note a claim."""
+        self._now = self._place(task_class)
+        self._places[task_class] = self._now + STRIDES[task_class]
+
+    def copy(self) -> Shares:
+        """The same, to be tried."""
+        other = Shares()
+        other._places, other._now = dict(self._places), self._now
+        return other
+
+    def _place(self, task_class: TaskClass) -> int:
+        return max(self._places[task_class], self._now)
+
+
+@define
 class Queue:
     """The tasks that have not ended, those first that are to be taken up first, however many there are."""
 
     _tasks: dict[int, Candidate] = field(factory=dict, init=False)
-    _ready: list[Rank] = field(factory=list, init=False)
+    _orphans: list[int] = field(factory=list, init=False)
+    _ready: dict[TaskClass, list[int]] = field(factory=lambda: {each: [] for each in STRIDES}, init=False)
     _timed: list[tuple[int, int]] = field(factory=list, init=False)
 
     def get(self, number: int) -> Candidate | None:
@@ -74,7 +104,7 @@ class Queue:
         self.drop(task.number)
         self._tasks[task.number] = task
         if task.ready:
-            insort(self._ready, task.rank)
+            insort(self._orphans if task.orphan else self._ready[task.task_class], task.number)
         elif task.due_us is not None:
             insort(self._timed, (task.due_us, task.number))
 
@@ -82,14 +112,40 @@ class Queue:
         """Forget task `number`, if it is known."""
         task = self._tasks.pop(number, None)
         if task is not None:
-            _remove(self._ready, task.rank)
+            _remove(self._orphans if task.orphan else self._ready[task.task_class], task.number)
             _remove(self._timed, (task.due_us or 0, number))
 
-    def first(self, now_us: int, count: int) -> list[Candidate]:
-        """The `count` tasks that are to be taken up first at `now_us`."""
+    def under_way(self) -> Mapping[TaskClass, frozenset[int]]:
+        """The numbers of the tasks of each class that are worked on, or were by a worker that died."""
+        found: dict[TaskClass, set[int]] = {each: set() for each in STRIDES}
+        for number in self._orphans:
+            found[self._tasks[number].task_class].add(number)
+        return {each: frozenset(numbers) for each, numbers in found.items()}
+
+    def first(self, now_us: int, count: int, shares: Shares, full: Collection[TaskClass] = ()) -> list[Candidate]:
+        """The `count` tasks that are to be taken up first at `now_us`, by these `shares`.
+
+        Of a class that is `full`, only what has to be gone on with, and what was written to.
+        """
         due = self._timed[: bisect_left(self._timed, (now_us + 1, 0))]
-        ranks = merge(islice(self._ready, count), sorted(self._tasks[number].rank for _, number in due))
-        return [self._tasks[number] for _, _, number in islice(ranks, count)]
+        heads = {each: self._waiting(each, due, full=each in full) for each in STRIDES}
+        found, waiting, shares = self._orphans[:count], dict[TaskClass, int](), shares.copy()
+        for each, head in heads.items():
+            if (number := next(head, None)) is not None:
+                waiting[each] = number
+        while waiting and len(found) < count:
+            each = shares.first(waiting)
+            shares.took(each)
+            found.append(waiting.pop(each))
+            if (number := next(heads[each], None)) is not None:
+                waiting[each] = number
+        return [self._tasks[number] for number in found]
+
+    def _waiting(self, task_class: TaskClass, due: Collection[tuple[int, int]], *, full: bool) -> Iterator[int]:
+        """The tasks of a class that may be taken up, the older first."""
+        ready = (number for number in self._ready[task_class] if not full or self._tasks[number].letters)
+        timed = (number for _, number in due if not full and self._tasks[number].task_class == task_class)
+        return merge(ready, sorted(timed))
 
 
 def _remove(ordered: list[T], item: T) -> None:

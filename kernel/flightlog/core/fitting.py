@@ -95,6 +95,11 @@ class Measure:
         self.total = self.corrected(self._head_cost + self._sum)
         return self.total
 
+    @property
+    def head(self) -> int:
+        """The tokens of the head."""
+        return self.corrected(self._head_cost)
+
     def corrected(self, tokens: int) -> int:
         """An estimate as the provider is likely to count it."""
         return int(tokens * self._ratio)

@@ -11,6 +11,7 @@ from typing import Any
 
 from attrs import evolve
 
+from flightlog.core import account as accounts
 from flightlog.core import checkpoints
 from flightlog.core import task as tasks
 from flightlog.core.changed import changed
@@ -24,6 +25,7 @@ from flightlog_hookspecs.events import (
     ApprovalAsked,
     ApprovalDecided,
     AssistantMessage,
+    BudgetGranted,
     CheckpointSkipped,
     CheckpointWritten,
     CompactionEnd,
@@ -64,15 +66,19 @@ from flightlog_hookspecs.hooks import Failure
 from flightlog_hookspecs.stream import Usage
 
 
-def fold(state: State, event: Event, seq: int, epoch: int) -> State:
-    """The state after `event`, which stands at `seq`. Kinds that change nothing return `state`."""
+def fold(state: State, event: Event, seq: int, epoch: int, at_us: int = 0) -> State:
+    """The state after `event`, which stands at `seq` since `at_us`; 0 where no time is to pass.
+
+    Kinds that change nothing return `state`.
+    """
     apply = _APPLY.get(type(event))
-    if apply is None:
+    if apply is not None:
+        state = apply(state, event, seq, epoch)
+    if state.task is not None and (task := tasks.counted(state.task, event)) is not state.task:
+        state = changed(state, task=task)
+    if state.account is None:
         return state
-    state = apply(state, event, seq, epoch)
-    if state.task is None or (task := tasks.counted(state.task, event)) is state.task:
-        return state
-    return changed(state, task=task)
+    return changed(state, account=accounts.counted(accounts.at(state.account, event, at_us), event))
 
 
 def placed(state: State, event: Event) -> tuple[int | None, int | None]:
@@ -330,7 +336,11 @@ def _with_timer(state: State, name: str, timer: Timer | None) -> State:
 
 
 def _submitted(state: State, event: TaskSubmitted, seq: int, epoch: int) -> State:
-    return changed(state, task=tasks.submitted(event))
+    return changed(state, task=tasks.submitted(event), account=accounts.EMPTY)
+
+
+def _granted(state: State, event: BudgetGranted, seq: int, epoch: int) -> State:
+    return state if state.account else changed(state, account=accounts.EMPTY)
 
 
 def _task(state: State) -> tasks.Task:
@@ -415,6 +425,7 @@ _APPLY: dict[type, Callable[[State, Any, int, int], State]] = {
     CompactionStart: _compaction_start,
     CompactionEnd: _compaction_end,
     TaskSubmitted: _submitted,
+    BudgetGranted: _granted,
     TaskAmended: _amended,
     TaskState: _task_state,
     GoalChecked: _goal_checked,

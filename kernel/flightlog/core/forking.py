@@ -12,15 +12,18 @@ from collections.abc import Iterable
 
 from attrs import evolve
 
+from flightlog.core.account import granted
 from flightlog.core.fold import fold, placed
 from flightlog.core.invariants import check
 from flightlog.core.state import EMPTY, State
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import (
     AssistantMessage,
+    BudgetGranted,
     CheckpointWritten,
     CompactionEnd,
     CompactionStart,
+    ContextBuilt,
     Event,
     Record,
     RequestHeader,
@@ -89,7 +92,8 @@ def forked_task(
     last = finished[-1]
     fork = _Fork(session)
     fork.add(evolve(created, origin_turn=last.turn or 0), at_us)
-    fork.add(_submitted_as_of(records), at_us)
+    for event in _submitted_as_of(records):
+        fork.add(event, at_us)
     fork.add(opened, at_us)
     for record in records[: last.seq]:
         fork.take(record)
@@ -99,14 +103,15 @@ def forked_task(
     return tuple(fork.records)
 
 
-def _submitted_as_of(records: Iterable[Record]) -> TaskSubmitted:
-    """The task of these records as it would be submitted at their end: with the goal of then, and due at once."""
+def _submitted_as_of(records: Iterable[Record]) -> tuple[TaskSubmitted | BudgetGranted, ...]:
+    """The task of these records as it would be submitted at their end: with goal and budget of then, due at once."""
     state = EMPTY
     for record in records:
-        state = fold(state, record.event, record.seq, record.epoch)
+        state = fold(state, record.event, record.seq, record.epoch, record.at_us)
     task = state.task
     assert task is not None, "legality: only tasks have checkpoints"
-    return evolve(task.submitted, goal=task.goal, parameters=task.parameters, due_us=None)
+    submitted = evolve(task.submitted, goal=task.goal, parameters=task.parameters, due_us=None)
+    return (submitted, *granted(state.account))
 
 
 class _Fork:
@@ -115,6 +120,7 @@ class _Fork:
         self._session = session
         self._state: State = EMPTY
         self._moved: dict[int, int] = {}  # rows of the source -> rows of the fork
+        self._built: ContextBuilt | None = None  # that of the open attempt
         self._sent: Record | None = None  # the open attempt, kept once it is answered
         self._shortens: Record | None = None  # the open compaction, kept once something is replaced
 
@@ -123,6 +129,9 @@ class _Fork:
         match record.event:
             case RequestSent():
                 self._sent = record
+                return
+            case ContextBuilt() as built:
+                self._built = built
                 return
             case CompactionStart():
                 self._shortens = record
@@ -160,7 +169,7 @@ class _Fork:
         place, seq = placed(self._state, event), len(self.records) + 1
         epoch = self._state.epoch + isinstance(event, (SessionCreated, SessionOpened))
         check(self._state, event, epoch, place)
-        self._state = fold(self._state, event, seq, epoch)
+        self._state = fold(self._state, event, seq, epoch, at_us)
         turn, step = place
         self.records.append(
             Record(session=self._session, seq=seq, at_us=at_us, turn=turn, step=step, epoch=epoch, event=event)
@@ -191,4 +200,6 @@ class _Fork:
         assert self._sent is not None, "legality: an answer names the open attempt"
         sent = self._sent.event
         assert isinstance(sent, RequestSent), "nothing else is kept there"
+        if self._built is not None and self._state.account is not None:
+            self.add(evolve(self._built, attempt=1), self._sent.at_us)
         self.add(evolve(sent, attempt=1, header_seq=self._moved[sent.header_seq]), self._sent.at_us)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from flightlog.core import questions
+from flightlog.core.budget import is_card
 from flightlog.core.context import fits, spans_fit
 from flightlog.core.fold import asked_about, placed
 from flightlog.core.history import History
@@ -22,10 +23,14 @@ from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
+    BudgetAlert,
+    BudgetDegraded,
+    BudgetGranted,
     CheckpointSkipped,
     CheckpointWritten,
     CompactionEnd,
     CompactionStart,
+    ContextBuilt,
     Event,
     GoalChecked,
     InboxSplice,
@@ -83,6 +88,9 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         "splice-pending": "a splice never inserts an id that is pending",
         "splice-names": "a splice names the message it removes",
         "splice-cause": "accepted adds at the end of its slot, edited replaces in place, other causes only remove",
+        "budget-missing": "alerts, moves and built contexts stand in a session with a budget",
+        "budget-card": "budget/granted and budget/alert name a card, and more than nothing is granted",
+        "context-place": "context/built stands before the next attempt of an open step",
         "plugin-loaded": "plugin/unloaded names a plugin that is registered",
         "letter-once": "a letter is taken at most once",
         "spawned-by-call": "a task for a child comes from a started call without a result; each gives one at most",
@@ -330,6 +338,31 @@ def _names_checkpoint(state: State, event: CheckpointSkipped | TaskResynced) -> 
         raise Illegal("checkpoint-named", f"{event.kind} names row {event.checkpoint_seq}, which is no checkpoint")
 
 
+def _granted(state: State, event: BudgetGranted) -> None:
+    if state.closed or (state.epoch == 0 and state.task is None):
+        raise Illegal("closed", "budget/granted while no owner has the session open")
+    if not is_card(event.card) or event.most <= 0:
+        raise Illegal("budget-card", f"{event.most} of {event.card!r} are granted")
+
+
+def _of_budget(state: State, event: BudgetAlert | BudgetDegraded | ContextBuilt) -> None:
+    if state.account is None:
+        raise Illegal("budget-missing", f"{event.kind} in a session without a budget")
+
+
+def _alert(state: State, event: BudgetAlert) -> None:
+    _of_budget(state, event)
+    if not is_card(event.card) and not event.card.startswith(("rate:", "pool:")):
+        raise Illegal("budget-card", f"an alert about {event.card!r}")
+
+
+def _context_built(state: State, event: ContextBuilt) -> None:
+    _of_budget(state, event)
+    step = _open_step(state, event)
+    if step.phase in ("open", "answered") or event.attempt != step.attempt + 1:
+        raise Illegal("context-place", f"for attempt {event.attempt} after attempt {step.attempt} ({step.phase})")
+
+
 def _unloaded(state: State, event: PluginUnloaded) -> None:
     if PluginVersion(name=event.plugin, version=event.version) not in state.plugins:
         raise Illegal("plugin-loaded", f"plugin {event.plugin!r} {event.version} is not registered")
@@ -506,7 +539,7 @@ def _tool_result(state: State, event: ToolResult) -> None:
 
 
 _RAISES_EPOCH: Final = frozenset({SessionCreated, SessionOpened})
-_NEEDS_NO_OWNER: Final = _RAISES_EPOCH | {SessionRepaired, TaskSubmitted}
+_NEEDS_NO_OWNER: Final = _RAISES_EPOCH | {SessionRepaired, TaskSubmitted, BudgetGranted}
 _ENDS_COMPACTION_FIRST: Final = frozenset({TurnStart, TurnEnd, StepStart, StepEnd, RequestSent, SessionClosed})
 _FOLLOWS_CLAIM: Final = frozenset({InboxSplice, StepStart, UserMessage})
 
@@ -567,6 +600,10 @@ _CHECKS: dict[type, Callable[[State, Any], object]] = {
     TaskResynced: _names_checkpoint,
     CheckpointWritten: _checkpoint,
     CheckpointSkipped: _names_checkpoint,
+    BudgetGranted: _granted,
+    BudgetAlert: _alert,
+    BudgetDegraded: _of_budget,
+    ContextBuilt: _context_built,
     PluginLoaded: _anywhere,
     PluginUnloaded: _unloaded,
     PluginFault: _anywhere,

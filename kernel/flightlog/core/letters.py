@@ -17,6 +17,8 @@
 | resume   | its task is paused                          | task/state pending                   | obeyed   |
 | amend    | its task has not ended                      | task/amended, the model is told      | obeyed   |
 | pause, resume, amend | otherwise                       |                                      | refused  |
+| grant    | its task has these cards and has not ended  | budget/granted, what was put off     | obeyed   |
+| grant    | otherwise                                   |                                      | refused  |
 | set_timer| none of its name was set before             | timer/set                            | obeyed   |
 | set_timer| it was set before                           |                                      | repeated |
 | set_timer| there are too many, or it can be none       |                                      | refused  |
@@ -32,9 +34,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from flightlog.core import checkpoints, inbox, task_flow
+from flightlog.core.budget import spillover
 from flightlog.core.fold import after, asked_about
 from flightlog.core.limits import Limits
 from flightlog.core.questions import objection
@@ -42,10 +45,11 @@ from flightlog.core.state import State
 from flightlog.core.task import PAUSED_BY_PERSON, Task
 from flightlog.core.timer import keyed_name, timer_name
 from flightlog.core.waking import Wake, cancel_all, refusal, wanted
-from flightlog_hookspecs.content import Block
+from flightlog_hookspecs.content import Block, text_blocks
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import (
     ApprovalDecided,
+    BudgetGranted,
     Event,
     InboxSplice,
     LetterTaken,
@@ -135,6 +139,22 @@ class Amend:
 
 
 @frozen(kw_only=True)
+class CardGrant:
+    """So much more of a card."""
+
+    card: str
+    more: int
+
+
+@frozen(kw_only=True)
+class Grant:
+    """The wish that a task may use more."""
+
+    by: str
+    cards: tuple[CardGrant, ...]
+
+
+@frozen(kw_only=True)
 class CancelTimer:
     """The wish that a timer does not fire any more."""
 
@@ -142,7 +162,7 @@ class CancelTimer:
     by: str
 
 
-Body = Words | Answer | Report | Stop | Pause | Resume | Amend | Wake | CancelTimer
+Body = Words | Answer | Report | Stop | Pause | Resume | Amend | Wake | CancelTimer | Grant
 BODIES: Final[Mapping[Verb, type[Body]]] = MappingProxyType(
     {
         "followup": Words,
@@ -156,6 +176,7 @@ BODIES: Final[Mapping[Verb, type[Body]]] = MappingProxyType(
         "amend": Amend,
         "set_timer": Wake,
         "cancel_timer": CancelTimer,
+        "grant": Grant,
     }
 )
 
@@ -212,6 +233,8 @@ def taking(state: State, letter: Letter, earlier: InboxSplice | None, limits: Li
             if state.task is None:
                 return (_taken(letter, "this session is no task's"),)
             return _of_task(state, state.task, letter, wish)
+        case Letter(body=Grant() as grant):
+            return _granted(state, letter, grant)
         case Letter(body=Wake() as wish):
             if letter.timer in state.timer_names:
                 return (_repeated(letter),)
@@ -243,6 +266,21 @@ def _of_task(state: State, task: Task, letter: Letter, wish: Pause | Resume | Am
             parameters = task.parameters if wish.parameters is None else wish.parameters
             amended = TaskAmended(goal=goal, parameters=parameters, by=wish.by)
             return (amended, *task_flow.news_of(state, amended, letter.message_id), _taken(letter))
+
+
+def _granted(state: State, letter: Letter, grant: Grant) -> tuple[Event, ...]:
+    """More of the cards, and the sub-goals that were put off for want of tokens."""
+    account = state.account
+    if account is None or (state.task is not None and state.task.ended):
+        return (_taken(letter, f"the task is {state.task.state}" if state.task else "this session has no budget"),)
+    if missing := [each.card for each in grant.cards if each.card not in account.cards]:
+        return (_taken(letter, f"this task has no card {missing[0]!r}, so it is not bounded there"),)
+    granted = tuple(
+        BudgetGranted(card=each.card, most=account.cards[each.card] + each.more, by=grant.by) for each in grant.cards
+    )
+    words = spillover(account) if any(each.card == "tokens" for each in grant.cards) else ""
+    splice = inbox.accepted(state, "steer", letter.message_id, text_blocks(words)) if words else None
+    return (*granted, *([evolve(splice, source="resync")] if splice else []), _taken(letter))
 
 
 def _taken(letter: Letter, why_not: str = "") -> LetterTaken:

@@ -72,6 +72,9 @@ WORK_POLL_S: Final = 0.05
 ORPHAN_POLL_S: Final = 0.5
 """How often a worker looks whether the owner of a task still lives."""
 
+TIME_POLL_US: Final = 500_000
+"""How often it is looked whether a task that has a card of time uses it up, in microseconds."""
+
 LOOK_AT_CLOCK_S: Final = 1.0
 """The longest wait for a time of day without another look at the clock."""
 

@@ -22,12 +22,13 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from flightlog.core import checkpoints, resync
+from flightlog.core.budget import warnings
 from flightlog.core.fold import fold
 from flightlog.core.inbox import removed, waiting, wakes
 from flightlog.core.limits import Limits
 from flightlog.core.repair import cut_off
 from flightlog.core.state import Call, Pending, State, Step
-from flightlog.core.stopping import out_of_steps, stopped, warning
+from flightlog.core.stopping import halt_of, out_of_steps, stopped, warning
 from flightlog.core.task import WAITING, recovered
 from flightlog_hookspecs.events import (
     Event,
@@ -128,7 +129,7 @@ def plan(state: State, limits: Limits) -> Action:
             return SendRequest(step.retry.attempt, step.retry.delay_ms)
         case "failed":
             assert step.failed is not None, "phase failed carries the failure"
-            return Append((*_step_end(state), _failed_end(step.failed)))
+            return Append((*_step_end(state), _failed_end(state, step.failed)))
         case "answered" if step.unanswered:
             before = checkpoints.before_calls(state)
             return Append(before) if before else RunTools(step.unanswered)
@@ -137,7 +138,7 @@ def plan(state: State, limits: Limits) -> Action:
         case "open":
             # Only a crash leaves an attempt open while nothing is in flight. It was nobody's failure, so no hook is
             # asked; what was streamed stays as evidence.
-            return Append((cut_off(step), RequestRetry(attempt=step.attempt + 1, delay_ms=0)))
+            return Append((cut_off(state, step), RequestRetry(attempt=step.attempt + 1, delay_ms=0)))
 
 
 def _between_turns(state: State, limits: Limits) -> Action:
@@ -149,7 +150,7 @@ def _between_turns(state: State, limits: Limits) -> Action:
 
 
 def _step_end(state: State) -> tuple[Event, ...]:
-    return (StepEnd(), *checkpoints.ending_step(state), *recovered(state.task))
+    return (StepEnd(), *checkpoints.ending_step(state), *recovered(state.task), *warnings(state.account))
 
 
 def _between_steps(state: State, limits: Limits) -> Action:
@@ -166,7 +167,7 @@ def _between_steps(state: State, limits: Limits) -> Action:
 def _end_after(state: State, step: Step) -> TurnEnd | None:
     """How the turn ends after `step`, or None when another step follows."""
     if step.failed is not None and step.phase == "failed":
-        return _failed_end(step.failed)
+        return _failed_end(state, step.failed)
     if step.message is None or step.calls:
         return None
     match step.message.finish:
@@ -181,7 +182,9 @@ def _end_after(state: State, step: Step) -> TurnEnd | None:
             return None if any(pending.wakes for pending in state.next_step) else TurnEnd(reason="completed")
 
 
-def _failed_end(failed: RequestFailed) -> TurnEnd:
+def _failed_end(state: State, failed: RequestFailed) -> TurnEnd:
+    if (halted := halt_of(state)) is not None:
+        return halted
     if failed.failure == "length":
         return TurnEnd(reason="max_tokens", message=failed.message)
     return TurnEnd(reason="error", code=failed.failure, message=failed.message)

@@ -14,6 +14,9 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Final, TypeVar
 
+from flightlog.core.account import EMPTY as EMPTY_ACCOUNT
+from flightlog.core.account import Account, counted
+from flightlog.core.budget import ONE_CALL
 from flightlog.core.canonical import displayed
 from flightlog.core.history import Place, place_of
 from flightlog.core.limits import BLOB_MIN_BYTES, EXCERPT_CHARS
@@ -23,10 +26,14 @@ from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
+    BudgetAlert,
+    BudgetDegraded,
+    BudgetGranted,
     CheckpointSkipped,
     CheckpointWritten,
     CompactionEnd,
     CompactionStart,
+    ContextBuilt,
     Event,
     GoalChecked,
     InboxSplice,
@@ -359,6 +366,35 @@ def checkpoints(records: Records) -> list[Row]:
     return rows
 
 
+def budgets(records: Records) -> list[Row]:
+    """(session, card, most, used, left, warned, exceeded, degraded)."""
+    accounts: dict[object, Account] = {}
+    granted: dict[tuple[str, str], int] = {}
+    alerts: dict[Row, int] = {}
+    worked_us: dict[object, int] = {}
+    for record in records:
+        session, event = record.session, record.event
+        accounts[session] = counted(accounts.get(session, EMPTY_ACCOUNT), event)
+        match event:
+            case BudgetGranted():
+                granted[session, displayed(event.card)] = event.most
+            case BudgetAlert():
+                alerts[session, displayed(event.card), event.level] = record.seq
+            case BudgetDegraded():
+                alerts[session, "tokens", "degraded"] = record.seq
+            case CheckpointWritten():
+                worked_us[session] = event.active_us
+    rows: list[Row] = []
+    for (session, card), most in granted.items():
+        used = accounts[session].used_of(card) if card not in ONE_CALL else None
+        if card == "active_s":
+            used = worked_us.get(session, 0) // 1_000_000
+        left = None if used is None else max(0, most - used)
+        newest = (alerts.get((session, card, level)) for level in ("warning", "exceeded", "degraded"))
+        rows.append((session, card, most, used, left, *newest))
+    return rows
+
+
 def timeline(records: Records) -> list[Row]:
     """(session, seq, at, turn, step, kind, what, status, text)."""
     rows: list[Row] = []
@@ -391,6 +427,7 @@ TWINS: Final[Mapping[str, Callable[[Records], list[Row]]]] = MappingProxyType(
             timers,
             tasks,
             checkpoints,
+            budgets,
             timeline,
         )
     }
@@ -455,6 +492,10 @@ def _words(event: Event) -> str | None:
             return displayed(event.summary) or None
         case CheckpointSkipped():
             return displayed(event.why) or None
+        case BudgetAlert():
+            return displayed(event.message) or None
+        case BudgetDegraded():
+            return displayed(event.reason) or None
         case PluginFault():
             return displayed(event.error) or None
         case SessionRepaired():
@@ -524,6 +565,12 @@ def _name(event: Event) -> str | None:
             return displayed(event.cause) or None
         case GoalChecked():
             return displayed(event.check)
+        case BudgetGranted() | BudgetAlert():
+            return displayed(event.card)
+        case BudgetDegraded():
+            return event.move
+        case ContextBuilt():
+            return displayed(event.model)
         case TaskResynced():
             return displayed(event.after)
         case CheckpointWritten():
@@ -584,6 +631,12 @@ def _status(event: Event) -> str | None:
             return event.state
         case GoalChecked():
             return "met" if event.met else "missing"
+        case BudgetGranted():
+            return displayed(event.by) or None
+        case BudgetAlert():
+            return event.level
+        case BudgetDegraded():
+            return displayed(event.model) or None
         case TaskResynced():
             return displayed(", ".join(event.changed)) or None
         case CheckpointWritten():

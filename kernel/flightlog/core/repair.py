@@ -31,6 +31,7 @@ from flightlog.core import checkpoints
 from flightlog.core.doubt import done
 from flightlog.core.fold import asked_about
 from flightlog.core.state import Call, State, Step
+from flightlog.core.tokens import estimate
 from flightlog_hookspecs.content import Block, TextBlock, text_blocks
 from flightlog_hookspecs.events import (
     ApprovalDecided,
@@ -100,10 +101,10 @@ def closing(
         return ()
     events: list[Event] = []
     if state.compaction is not None:
-        events.append(CompactionEnd(outcome="failed", message="cut off before it ended"))
+        events.append(CompactionEnd(outcome="failed", message="cut off before it ended", charge=_asked(state)))
     if (step := state.step) is not None:
         if step.phase == "open":
-            events.append(_cut_attempt(step, streamed))
+            events.append(_cut_attempt(state, step, streamed))
         for call in step.unanswered:
             events += withdrawn(state, call)
             events += abandoned(state, call)
@@ -124,7 +125,9 @@ def abandoned(state: State, call: Call) -> tuple[SubagentSettled, ...]:
     """That nobody waits any more for the child that `call` waited for, if it did; it can be resumed on its own."""
     tasks = [state.children[child] for child in state.unsettled] if call.started else []
     return tuple(
-        SubagentSettled(child=task.child, invocation_id=task.invocation_id, reason="interrupted")
+        SubagentSettled(
+            child=task.child, invocation_id=task.invocation_id, reason="interrupted", charged=task.tokens or 0
+        )
         for task in tasks
         if call.started and task.invocation_id == call.started.invocation_id and not task.background
     )
@@ -182,14 +185,24 @@ def unanswered_result(call: Call, message_seq: int, unstarted: Unstarted, known:
     )
 
 
-def _cut_attempt(step: Step, streamed: tuple[TextBlock, ...]) -> AssistantMessage | RequestFailed:
+def _cut_attempt(state: State, step: Step, streamed: tuple[TextBlock, ...]) -> AssistantMessage | RequestFailed:
     if any(block.text.strip() for block in streamed):
-        return AssistantMessage(attempt=step.attempt, content=streamed, finish="interrupted")
-    return cut_off(step)
+        charge = _asked(state) + sum(estimate(block.text) for block in streamed) if state.account else 0
+        return AssistantMessage(attempt=step.attempt, content=streamed, finish="interrupted", charge=charge)
+    return cut_off(state, step)
 
 
-def cut_off(step: Step) -> RequestFailed:
+def cut_off(state: State, step: Step) -> RequestFailed:
     """That the open attempt came to nothing."""
     return RequestFailed(
-        attempt=step.attempt, failure="interrupted", message="cut off before it was answered", retryable=True
+        attempt=step.attempt,
+        failure="interrupted",
+        message="cut off before it was answered",
+        retryable=True,
+        charged=_asked(state),
     )
+
+
+def _asked(state: State) -> int:
+    """What the open request counts, whether or not anything came of it."""
+    return state.account.asked if state.account else 0

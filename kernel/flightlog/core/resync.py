@@ -41,6 +41,7 @@ from flightlog_hookspecs.events import (
     UserMessage,
 )
 
+GOES_ON: Final = "This task goes on now."
 CHANGED: Final = "what the task is based on has changed: "
 
 
@@ -175,8 +176,10 @@ def _contents(
 ) -> list[tuple[Block, ...]]:
     """What the model is told: first what it was doing, unless it knows that from the last time, then what is news."""
     contents: list[tuple[Block, ...]] = []
-    if changed or not task.recalled or not (state.turn_open or inbox.wakes(state)):
+    if changed or not task.recalled:
         contents.append(text_blocks(recollection(state, changed)))
+    elif not (state.turn_open or inbox.wakes(state)):
+        contents.append(text_blocks(GOES_ON))  # in short: one that is paused again and again would not fit in the end
     contents += [_news(answer) for answer in reversed(answers) if came[answer.read.call_seq] == "changed"]
     stale = [answer for answer in answers if answer.error and answer.read.call_seq not in task.stale]
     if stale or (left_out and not task.recalled):

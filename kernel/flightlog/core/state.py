@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 from attrs import frozen
 
+from flightlog.core.account import Account
 from flightlog.core.doubt import NO_DOUBTS, Signature, signature
 from flightlog.core.growing_set import GrowingSet
 from flightlog.core.task import Task
@@ -153,7 +154,8 @@ class State:
     `depth` and `tools` are those of `session/created`, `parent` is the uid of the parent there; `children` holds the
     newest task of each child ever, `unsettled` the names of those of whose task nothing has come yet, and `assigned`
     the invocation ids of all tasks; `timers` are those still to fire, in the order in which they were set, and
-    `timer_names` the names of all ever set; `task` is what the session is for, None when it is no task's.
+    `timer_names` the names of all ever set; `task` is what the session is for, None when it is no task's;
+    `account` is that of its budget, None when it has none.
     """
 
     uid: str = ""
@@ -188,6 +190,7 @@ class State:
     timers: Mapping[str, Timer] = NO_TIMERS
     timer_names: GrowingSet[str] = NO_IDS
     task: Task | None = None
+    account: Account | None = None
     header: RequestHeader | None = None
     header_seq: int = 0
     context: Mapping[str, str] = NO_CONTEXT

@@ -2,6 +2,7 @@
 
 | rule        | holds for                                      | the turn ends as                   |
 |-------------|------------------------------------------------|------------------------------------|
+| a card      | sessions with a budget, once a core call is shed | paused, naming the card          |
 | max_steps   | every turn; a task over all turns of a run     | max_steps                          |
 | no progress | tasks; other sessions if their limits say so   | no_progress, naming what was done  |
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flightlog.core.budget import QUOTA
 from flightlog.core.limits import ACTION_MAX_CHARS, TASK_NO_PROGRESS_STEPS, Limits
 from flightlog_hookspecs.content import text_blocks
 from flightlog_hookspecs.events import TurnEnd, UserMessage
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 def stopped(state: State, limits: Limits) -> TurnEnd | None:
     """How the turn ends after the step that was the last one, None when another one may follow."""
+    if (halted := halt_of(state)) is not None:
+        return halted
     if (end := out_of_steps(state, limits)) is not None:
         return end
     limit = _no_progress_steps(state, limits)
@@ -30,6 +34,12 @@ def stopped(state: State, limits: Limits) -> TurnEnd | None:
         return None
     done = _action(state.last_step)
     return TurnEnd(reason="no_progress", message=f"{state.alike} steps in a row brought nothing new: {done}")
+
+
+def halt_of(state: State) -> TurnEnd | None:
+    """How the turn ends since a card is used up; None when none is."""
+    halt = state.account.halt if state.account else None
+    return TurnEnd(reason="paused", cause=QUOTA, message=halt.message) if halt else None
 
 
 def out_of_steps(state: State, limits: Limits) -> TurnEnd | None:

@@ -18,6 +18,7 @@ from flightlog_hookspecs.events import (
     CompactionEnd,
     Event,
     GoalChecked,
+    SubGoal,
     TaskAmended,
     TaskResynced,
     TaskState,
@@ -202,9 +203,11 @@ def answered(task: Task) -> Task:
     return changed(task, answers=task.answers + 1)
 
 
-def readable(goal: str, parameters: str) -> str:
-    """A goal and its parameters (canonical JSON) as the model reads them."""
-    return goal if parameters == "{}" else f"{goal}\n\nParameters:\n{parameters}"
+def readable(goal: str, parameters: str, sub_goals: tuple[SubGoal, ...] = ()) -> str:
+    """A goal, its parameters (canonical JSON) and its parts as the model reads them."""
+    parts = "\n".join(f"- {each.text}" for each in sorted(sub_goals, key=lambda each: not each.core))
+    told = ("Parameters", parameters if parameters != "{}" else ""), ("Sub-goals, the main ones first", parts)
+    return "\n\n".join([goal, *(f"{name}:\n{text}" for name, text in told if text)])
 
 
 def recovered(task: Task | None) -> tuple[TaskState, ...]:

@@ -6,6 +6,7 @@
 | any                | open   | a letter cancels it                       | Drive, which closes it                   |
 | any                | closed | its turn was cancelled                    | it is cancelled                          |
 | paused             |        | its time has come, its question was answered | it is pending                         |
+| paused for a card  |        | more was granted since                    | it is pending                            |
 | paused for a timer |        | a message has come, or no timer is left   | it is pending                            |
 | paused for a timer |        | another timer is due first                | it is paused until then                  |
 | paused             |        | otherwise                                 | Rest                                     |
@@ -13,6 +14,7 @@
 | pending            |        | its deadline has passed                   | close the turn, it failed                |
 | pending            |        | otherwise                                 | it is running, with a message to run for |
 | running, recovering| closed | the turn's end decides (`_reached`)     | completed, failed, cancelled, paused     |
+| running, recovering| closed | completed, but sub-goals were put off     | it is paused for their card              |
 | running, recovering| closed | completed, and a timer has come due       | the timer's message                      |
 | running, recovering| closed | completed, but children go on beside it   | Await                                    |
 | running, recovering| closed | completed, and a timer is open            | it is paused until that is due           |
@@ -36,6 +38,7 @@ from typing import Final, Literal
 from attrs import evolve, frozen
 
 from flightlog.core import checkpoints, inbox
+from flightlog.core.budget import QUOTA
 from flightlog.core.fold import after
 from flightlog.core.state import State
 from flightlog.core.task import ENDED, GOAL_ID, Task, readable
@@ -202,6 +205,12 @@ def _failed(end: TurnEnd) -> bool:
 def _ended(state: State, task: Task, end: TurnEnd) -> tuple[Event, ...]:
     """What is written when `end` of its last turn decides about the task."""
     reached = _reached(task, end)
+    account = state.account
+    if account is not None and reached.state == "paused" and reached.cause == QUOTA and account.halt is not None:
+        reached = evolve(reached, resume_at_us=account.halt.resume_at_us)
+    if account is not None and reached.state == "completed" and account.put_off:
+        left = "put off until more tokens are granted: " + "; ".join(account.put_off)
+        return (TaskState(state="paused", cause=QUOTA, message=left, goal_met=reached.goal_met),)
     return (*(cancel_all(state, "task") if reached.state in ENDED else ()), *checkpoints.moved(state, reached))
 
 
@@ -220,7 +229,11 @@ def goal(state: State) -> tuple[InboxSplice, ...]:
     task = state.task
     if task is None or _knows_goal(state):
         return ()
-    return (inbox.accepted(state, "steer", GOAL_ID, text_blocks(readable(task.goal, task.parameters))),)
+    return (inbox.accepted(state, "steer", GOAL_ID, text_blocks(_told(task))),)
+
+
+def _told(task: Task) -> str:
+    return readable(task.goal, task.parameters, task.submitted.sub_goals)
 
 
 def _knows_goal(state: State) -> bool:
@@ -267,6 +280,8 @@ def _wakes_up(state: State, task: Task, now_us: int) -> str:
         return "due" if (_timer_us(state, task) or 0) <= now_us else ""
     if task.at.resume_at_us is not None and task.at.resume_at_us <= now_us:
         return "due"
+    if task.at.cause == QUOTA and state.account is not None and state.account.grants > state.account.grants_then:
+        return "granted"
     return "answered" if task.at.cause == QUESTION and task.answers > task.answers_then else ""
 
 

@@ -18,7 +18,7 @@ from attrs import field, frozen
 from flightlog.core import canonical
 from flightlog_hookspecs.errors import BadPayload, UsageError
 from flightlog_hookspecs.events import ToolSpec
-from flightlog_hookspecs.tools import Effect, Isolation, Mode, Tool, ToolContext
+from flightlog_hookspecs.tools import Effect, Isolation, Mode, Risk, Tool, ToolContext
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
@@ -173,7 +173,7 @@ def _check_fields(tool: Tool) -> None:
         raise UsageError(f"tool {tool.name!r}: its description must be a string")
     if type(tool.timeout_s) not in (int, float) or not tool.timeout_s > 0:
         raise UsageError(f"tool {tool.name!r}: timeout_s must be a positive number of seconds")
-    for name, kinds in (("mode", Mode), ("effect", Effect), ("isolation", Isolation)):
+    for name, kinds in (("mode", Mode), ("effect", Effect), ("isolation", Isolation), ("risk", Risk)):
         if getattr(tool, name) not in get_args(kinds):
             raise UsageError(
                 f"tool {tool.name!r}: {name} must be one of {get_args(kinds)}, not {getattr(tool, name)!r}"
@@ -212,8 +212,9 @@ def _checked_companions(tool: Tool, schema: dict[str, Any]) -> bool:
         raise UsageError(f"tool {tool.name!r}: key_arguments must be names of parameters, not {keys!r:.100}")
     if missing := [key for key in keys if key not in known]:
         raise UsageError(f"tool {tool.name!r}: key_arguments name {missing[0]!r}, which is none of its parameters")
-    if type(tool.refreshable) is not bool:
-        raise UsageError(f"tool {tool.name!r}: refreshable must be True or False")
+    for name in ("refreshable", "core"):
+        if type(getattr(tool, name)) is not bool:
+            raise UsageError(f"tool {tool.name!r}: {name} must be True or False")
     if tool.refreshable and tool.effect != "read":
         raise UsageError(f"tool {tool.name!r}: only a tool with effect='read' is refreshable, not {tool.effect!r}")
     if tool.reconcile is not None:

@@ -56,13 +56,16 @@ class Briefing:
         due: list[Event] = [*faults, *self._failing_services()]
         if anew:
             system, spans = joined(static)
-            head = self._around.registry.head(self._model, system)
-            took_over = state.header is not None and state.header.instead_of
+            serving = self._serving(state)
+            head = self._around.registry.head(serving, system)
+            took_over = state.header is not None and state.header.instead_of and state.model != serving
             rebased = state.task.rebased if state.task else ""
             if reason := changes(state.header, head) or ("model" if took_over else "resync" if rebased else ""):
-                due.append(RequestHeader(head=head, reason=reason, sections=spans))
+                instead_of = self._model if serving != self._model else ""
+                due.append(RequestHeader(head=head, reason=reason, sections=spans, instead_of=instead_of))
         due += _changed_plugins(state.plugins, self._around.registry.versions)
         await self._tell(static | runtime, *due)
+        await self.serve()
         if not self._around.hooks.any_at("before_step"):
             return ""
         opinion = await self._around.hooks.before_step(self._view())
@@ -71,6 +74,22 @@ class Briefing:
         switched = () if opinion.veto else self._switched(journal.state, opinion.model)
         await journal.append(*opinion.faults, *added, *switched)
         return opinion.veto
+
+    async def serve(self) -> None:
+        """Log the head of the model that a budget which runs out wants to serve, or of the session's own again."""
+        state = self._journal.state
+        smaller = state.task.submitted.smaller_model if state.task else ""
+        serving = self._serving(state)
+        if serving != self._model or (smaller and state.model == smaller):
+            await self._journal.append(*self._switched(state, serving))
+
+    def _serving(self, state: State) -> str:
+        """The model that is to serve: a smaller one for steps that risk little, where a budget wants that."""
+        smaller = state.account.smaller if state.account else ""
+        calls = state.last_step.calls if state.last_step else ()
+        tools = self._around.registry.tools
+        risky = any(call.name in tools and tools[call.name].item.tool.risk == "high" for call in calls)
+        return smaller if smaller and not risky else self._model
 
     async def remind(self) -> None:
         """Tell the model again what it can no longer see of the prompt sections."""

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from attrs import evolve, frozen
 
+from flightlog.core.children import granting
 from flightlog.core.limits import Limits
 from flightlog.runtime.child_run import Child
 from flightlog.runtime.journal import Journal
@@ -102,4 +103,5 @@ async def opened(
             raise UsageError("its log was repaired, so what it did may be lost. Look at it, and resume it by hand")
         if subagent is None and journal.state.header is None:
             raise UsageError("it had not begun, and no such subagent is registered any more")
+        await journal.append(lambda state: granting(state, task), barrier=True)
         yield child, journal

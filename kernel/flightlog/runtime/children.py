@@ -23,8 +23,10 @@ from typing import Final
 
 import trio
 
+from flightlog.core.budget import allowance, paused
 from flightlog.core.children import (
     GO_ON,
+    charged,
     child_name,
     ended,
     goes_on_as,
@@ -231,14 +233,25 @@ class Children:
                 background=background,
                 steps_per_turn=subagent.steps_per_turn or 0,
                 until_us=self._until_us(subagent) if background else 0,
+                tokens=allowance(state.account),
             )
             return task
 
         if not text.strip():
             raise ToolError(f"{subagent.name!r} was not started: its task is empty.")
+        await self._check_budget(subagent)
         await self._journal.append(spawned, barrier=True)
         assert task is not None, "it was appended"
         return task, tools
+
+    async def _check_budget(self, subagent: Subagent) -> None:
+        """Raise `ToolError` when the budget has nothing for one more child; the session pauses at the step's end."""
+        account = self._journal.state.account
+        used_up = [card for card in ("subagents", "tokens") if account is not None and account.left_of(card) == 0]
+        if account is not None and used_up:
+            alert = paused(account, used_up[0], self._journal.clock.now_us())
+            await self._journal.append(alert)
+            raise ToolError(f"{subagent.name!r} was not started: {alert.message}.")
 
     def _until_us(self, subagent: Subagent) -> int:
         limit_s = subagent.timeout_s
@@ -348,11 +361,12 @@ class Children:
     def _outcome(self, task: SubagentSpawned, journal: Journal, cause: str = "") -> SubagentSettled:
         words = last_words(journal.history.messages(), keyed_id(task.invocation_id))
         end = ended(journal.state, cause)
-        return outcome(task, end, words, self._house.limits.tool_output_max_chars)
+        spent = charged(journal.state, task)
+        return outcome(task, end, words, self._house.limits.tool_output_max_chars, spent)
 
     def _failed(self, task: SubagentSpawned, error: Exception) -> SubagentSettled:
         end = TurnEnd(reason="error", message=self._house.redact(described(error)))
-        return outcome(task, end, "", self._house.limits.tool_output_max_chars)
+        return outcome(task, end, "", self._house.limits.tool_output_max_chars, task.tokens or 0)
 
     async def _settle(self, settled: SubagentSettled) -> None:
         def events(state: State) -> Sequence[Event]:

@@ -7,9 +7,12 @@ from typing import Final
 import trio
 from attrs import define, evolve
 
+from flightlog.core.budget import answer_room, charge, may_summarise
 from flightlog.core.fitting import Measure, Prune, Summarise, Wish, cost, room, shorter, summary_text
 from flightlog.core.state import State
+from flightlog.runtime.gate import Full
 from flightlog.runtime.journal import Journal
+from flightlog.runtime.metering import Meter
 from flightlog.runtime.model_call import call_model
 from flightlog.runtime.plugins import bound_thinking, window_of
 from flightlog.runtime.proving import Proof
@@ -34,6 +37,9 @@ OVERFLOW: Final = "context_overflow"
 
 PAUSED: Final = "context"
 """The cause of a task that is paused for that."""
+
+SQUEEZE_RATIO: Final = 1.5
+"""A budget's wish for a shorter context is looked at again once it has grown so much: summaries cost tokens, too."""
 
 REFUSED_RATIO: Final = 0.75
 """A request that its provider found too long is made so much shorter."""
@@ -60,31 +66,51 @@ class Compacting:
         """Make the context short enough for a request with `head`; returns why it is not, "" when it is."""
         state, window = self._journal.state, window_of(adapter, head.model)
         assert state.step is not None, "requests are made inside a step"
-        most = room(window, self._around.limits)
+        await self._squeeze(adapter, head, window)
+        most = self.most(adapter, head)
         refused = to_be_shortened(state) and self._journal.history.rewritten_at < state.step.attempt_seq
         if most is None and not refused:
             return ""  # nobody knows how much is too much, so nothing is measured
-        before = self._measured(adapter, head)
+        before = self.measured(adapter, head)
         if refused:
             most = min(before if most is None else most, int(before * REFUSED_RATIO))
         if most is None or before <= most:
             return ""
         compactor = self._around.registry.compactor
         why = await self._shorten(adapter, head, compactor, most, window) if compactor else "nothing can shorten it"
-        after = self._measured(adapter, head)
+        after = self.measured(adapter, head)
         if after <= most or (refused and after < before):
             return ""
         return f"the next request would have about {after} tokens, and {most} fit: {why}"
 
-    def _measured(self, adapter: Adapter, head: Head) -> int:
+    def most(self, adapter: Adapter, head: Head) -> int | None:
+        """How many tokens a request with `head` may have; None when nobody knows."""
+        return room(window_of(adapter, head.model), self._around.limits)
+
+    @property
+    def head_tokens(self) -> int:
+        """How many of those measured last are the head's."""
+        return self._measure.head
+
+    async def _squeeze(self, adapter: Adapter, head: Head, window: int | None) -> None:
+        """Make the context as short as a budget that runs out wants it, as far as that can be."""
+        account, compactor = self._journal.state.account, self._around.registry.compactor
+        if account is None or account.context_tokens is None or compactor is None:
+            return
+        if self.measured(adapter, head) > account.context_tokens * SQUEEZE_RATIO:
+            await self._shorten(adapter, head, compactor, account.context_tokens, window)
+
+    def measured(self, adapter: Adapter, head: Head) -> int:
+        """About how many tokens a request with `head` has now."""
         return self._measure.take(head, self._journal.history, bound_thinking=bound_thinking(adapter))
 
     async def _shorten(self, adapter: Adapter, head: Head, compactor: Compactor, most: int, window: int | None) -> str:
         """Make the context shorter until `most` tokens are enough; returns what stood in the way, or ""."""
         step, keep, why = self._journal.state.step, compactor.keep_steps, "nothing is left to shorten"
         assert step is not None, "requests are made inside a step"
-        while self._measured(adapter, head) > most:
-            wish = Wish(keep_steps=keep, summarises=compactor.instruction != "", note=compactor.note, window=window)
+        while (tokens := self.measured(adapter, head)) > most:
+            summarises = compactor.instruction != "" and may_summarise(self._journal.state.account, tokens)
+            wish = Wish(keep_steps=keep, summarises=summarises, note=compactor.note, window=window)
             match shorter(self._journal.history, self._measure, step.seq, most, wish):
                 case Prune() as prune:
                     await self._prune(compactor, prune)
@@ -139,12 +165,19 @@ class Compacting:
         failures: list[Failure] = []
         while True:
             price = self._around.registry.price_of(start.model)
-            answer = await self._ask(adapter, request, start)
+            meter = Meter(answer_room(self._journal.state.account, before, summary=True))
+            answer = await self._ask(adapter, request, start, meter)
+            if isinstance(answer, Full):
+                return CompactionEnd(outcome="failed", message=f"no summary may be asked for now: {answer.name}")
             if isinstance(answer, AssistantMessage):
                 summary, end = self._summed_up(answer, cut, compactor, before)
+                if self._journal.state.account is not None:
+                    counted = answer.input_tokens + answer.output_tokens + answer.cached_tokens
+                    end = evolve(end, charge=charge(before, cost(answer), counted + answer.cache_write_tokens))
                 await self._journal.append(*summary, evolve(end, price=price), barrier=True)
                 return end
-            end = CompactionEnd(outcome="failed", message=self._around.redacting.text(str(answer)))
+            failed = CompactionEnd(outcome="failed", message=self._around.redacting.text(str(answer)))
+            end = evolve(failed, charge=before + meter.tokens if meter.tokens else 0)
             await self._journal.append(end)
             failures.append(Failure(model=start.model, kind=answer.kind))
             after_s = await self._again_after(answer, failures)
@@ -153,14 +186,19 @@ class Compacting:
             await trio.sleep(after_s)
 
     async def _ask(
-        self, adapter: Adapter, request: Request, start: CompactionStart
-    ) -> AssistantMessage | ProviderError:
-        """Log that a summary is asked for, and ask for it."""
-        journal = self._journal
-        await journal.append(start, barrier=True)
+        self, adapter: Adapter, request: Request, start: CompactionStart, meter: Meter
+    ) -> AssistantMessage | ProviderError | Full:
+        """Log that a summary is asked for, and ask for it, unless quotas keep it from that."""
+        journal, gate, task = self._journal, self._around.gate, self._journal.state.task
+        task_class = task.submitted.task_class if task else None
+        demands = gate.for_request(task_class, start.model.partition(":")[0], start.tokens_before)
+        async with gate.through(demands) as full:
+            if full is not None:
+                return full
+            await journal.append(start, barrier=True)
         journal.store.check_alive(in_place=False)  # another session's fault may have stopped it since
         journal.on_boundary("request", journal.session, journal.seq)
-        return await call_model(journal, adapter, request, _Unrecorded(), self._around.limits)
+        return await call_model(journal, adapter, request, _Unrecorded(), self._around.limits, meter)
 
     def _summed_up(
         self, answer: AssistantMessage, cut: Summarise, compactor: Compactor, before: int

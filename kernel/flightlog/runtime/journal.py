@@ -137,7 +137,7 @@ class Journal:
                 encoded = encode(record, self.key, self.uid, digest)
                 if encoded.blobs:
                     record = evolve(record, event=bare(record.event))
-                state, digest = fold(state, record.event, seq, record.epoch), encoded.row.digest
+                state, digest = fold(state, record.event, seq, record.epoch, record.at_us), encoded.row.digest
                 barrier = barrier or type(event) is TurnEnd
                 records.append(record)
                 rows.append(encoded)

@@ -10,8 +10,22 @@ import trio
 from attrs import frozen
 
 from flightlog.core import canonical
+from flightlog.core.budget import ONE_CALL
 from flightlog.core.inbox import Way
-from flightlog.core.letters import Amend, Answer, Body, CancelTimer, Pause, Report, Resume, Stop, Words
+from flightlog.core.letters import (
+    Amend,
+    Answer,
+    Body,
+    CancelTimer,
+    CardGrant,
+    Grant,
+    Pause,
+    Report,
+    Resume,
+    Stop,
+    Words,
+)
+from flightlog.core.quotas import Budget
 from flightlog.core.waking import Wake
 from flightlog.runtime.clock import Clock
 from flightlog.runtime.inbox import checked_content, checked_key
@@ -120,6 +134,18 @@ class Mailbox:
             parameters=None if parameters is None else checked_parameters(parameters),
         )
         return await self._post("amend", changed, key)
+
+    async def grant(self, more: Budget, *, by: str = "user", key: str | None = None) -> Posted:
+        """Let the task use so much `more` of the cards that it has. What was put off for want of tokens goes on.
+
+        Raises `UsageError` when nothing is granted, or what cannot be: its log tells of a card that it has not.
+        """
+        if not isinstance(more, Budget) or not more.cards:
+            raise UsageError(f"a grant is a Budget with at least one card, not {more!r:.100}")
+        if once := sorted(ONE_CALL & more.cards.keys()):
+            raise UsageError(f"{once[0]} is counted anew in each step: it is given as the task is submitted")
+        cards = tuple(CardGrant(card=card, more=count) for card, count in more.cards.items())
+        return await self._post("grant", Grant(by=by, cards=cards), key)
 
     async def wake_at(
         self, when: datetime, content: str | tuple[Block, ...], *, by: str = "user", key: str | None = None

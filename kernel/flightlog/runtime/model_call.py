@@ -15,6 +15,7 @@ from flightlog.core.assembler import Assembler
 from flightlog.core.limits import RETRY_WISH_MAX_S, Limits
 from flightlog.runtime.error_groups import described, leaves, single_error, unwrapped
 from flightlog.runtime.journal import Journal
+from flightlog.runtime.metering import Meter
 from flightlog_hookspecs.adapters import Adapter, Request
 from flightlog_hookspecs.content import BlockType
 from flightlog_hookspecs.errors import FailureKind, ProviderError
@@ -40,9 +41,9 @@ class Recorder(Protocol):
 
 
 async def call_model(
-    journal: Journal, adapter: Adapter, request: Request, recorder: Recorder, limits: Limits
+    journal: Journal, adapter: Adapter, request: Request, recorder: Recorder, limits: Limits, meter: Meter
 ) -> AssistantMessage | ProviderError:
-    """Make one attempt; the failure is a value. Deltas reach the log as they arrive.
+    """Make one attempt; the failure is a value. Deltas reach the log as they arrive, and `meter` counts them.
 
     The last of them wait in `recorder`, to be written with what the attempt came to. When it is
     cancelled they are written before it returns.
@@ -53,7 +54,7 @@ async def call_model(
         with single_error():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(recorder.flush_late)
-                failure = await _stream(adapter, request, limits, assembler, recorder, journal)
+                failure = await _stream(adapter, request, limits, assembler, recorder, journal, meter)
                 nursery.cancel_scope.cancel()
     except BaseException:
         await recorder.flush()
@@ -73,6 +74,7 @@ async def _stream(
     assembler: Assembler,
     recorder: Recorder,
     journal: Journal,
+    meter: Meter,
 ) -> ProviderError | None:
     """Feed the stream to assembler and recorder. Returns the failure, None for a clean end."""
     renew_at = 0.0
@@ -87,8 +89,9 @@ async def _stream(
                     delta = assembler.push(event)
                     if delta:
                         recorder.take(*delta)
+                        meter.take(delta[2])
                         journal.on_boundary("delta", journal.session, journal.seq)
-                    if assembler.finished:
+                    if assembler.finished or meter.full:
                         break
         except BaseException as error:
             if any(isinstance(leaf, (trio.Cancelled, KeyboardInterrupt)) for leaf in leaves(error)):
@@ -98,6 +101,8 @@ async def _stream(
                 return None if assembler.finished else _failure_of(error)
     if idle.cancel_called and not assembler.finished:
         return ProviderError("timeout", f"nothing arrived for {limits.model_idle_s:g} s")
+    if meter.full and not assembler.finished:
+        return ProviderError("length", f"cut off: the budget has room for {meter.room} tokens of it")
     return None
 
 

@@ -89,6 +89,20 @@ class Spending:
     cost_pico: int | None
 
 
+@frozen(kw_only=True)
+class CardUse:
+    """A card of a budget: `most` may be used, `used` is, in tokens, counts or seconds as its name says.
+
+    `used` and `left` are None for what is counted anew in each step. `warned` says that much of it is used.
+    """
+
+    card: str
+    most: int
+    used: int | None
+    left: int | None
+    warned: bool
+
+
 class SessionReader:
     """One session, read only."""
 
@@ -175,6 +189,11 @@ class SessionReader:
         closing = parsed(line)
         assert isinstance(closing, Closing), "an export ends with its closing line"
         return HeadToken(session=self.session, seq=closing.rows, digest=closing.head.hex())
+
+    def budget(self) -> list[CardUse]:
+        """The cards of its budget, as the view `budgets` has them; none where it has no budget."""
+        rows = self._store.read("budget_of", self.session)
+        return [CardUse(card=c, most=most, used=used, left=left, warned=bool(w)) for c, most, used, left, w in rows]
 
     def usage(self) -> list[Spending]:
         """What it spent by currency, what has no known cost last. Turns that a fork took over do not count."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from attrs import evolve
 
+from flightlog.core.budget import ANSWER_MIN_TOKENS, tightest
 from flightlog.core.history import Prefix
 from flightlog.core.state import State
 from flightlog.runtime.briefing import Briefing
+from flightlog.runtime.budgeting import Admitted, Budgeting, OnceMore
 from flightlog.runtime.closing import close_turn
 from flightlog.runtime.compacting import OVERFLOW, PAUSED, Compacting
+from flightlog.runtime.gate import PATIENCE_S, alert_of
 from flightlog.runtime.journal import Journal
+from flightlog.runtime.metering import Meter
 from flightlog.runtime.model_call import DeltaRecorder, call_model
 from flightlog.runtime.proving import Proof
 from flightlog.runtime.request_hooks import RequestHooks
@@ -35,6 +40,7 @@ class Requests:
         self._proof = Proof(journal)
         self._hooks = RequestHooks(journal, around)
         self._compacting = Compacting(journal, around, self._proof, self._hooks)
+        self._budgeting = Budgeting(journal, around, briefing, self._compacting)
 
     async def make(self, attempt: int) -> Ending:
         """Make attempt `attempt`. When a guard forbids it, the turn is closed instead."""
@@ -43,17 +49,27 @@ class Requests:
         if veto:
             await close_turn(journal, TurnEnd(reason="blocked", message=veto))
             return (), ()
-        state = journal.state
-        assert state.header is not None, "there is one by the first attempt"
-        registered, _ = self._around.registry.adapter_of(state.model)
-        with registered.plugin.running():
-            if why := await self._fit(registered.item, state.header.head):
-                end = TurnEnd(reason="error", code=OVERFLOW, message=why)
-                if state.task is not None:
-                    end = TurnEnd(reason="paused", cause=PAUSED, message=why)
-                await close_turn(journal, end)
-                return (), ()
-            return await self._attempt(attempt, registered.item, state.header.head)
+        while True:
+            header = journal.state.header
+            assert header is not None, "there is one by the first attempt"
+            registered, _ = self._around.registry.adapter_of(journal.state.model)
+            with registered.plugin.running():
+                match await self._admitted(attempt, registered.item, header.head):
+                    case Admitted() as admitted:
+                        return await self._attempt(attempt, registered.item, header.head, admitted)
+                    case TurnEnd() as end:
+                        await close_turn(journal, end)
+                        return (), ()
+                    case OnceMore():
+                        pass
+
+    async def _admitted(self, attempt: int, adapter: Adapter, head: Head) -> Admitted | OnceMore | TurnEnd:
+        """Whether the request fits into the model's window and the session's budget."""
+        if why := await self._fit(adapter, head):
+            if self._journal.state.task is None:
+                return TurnEnd(reason="error", code=OVERFLOW, message=why)
+            return TurnEnd(reason="paused", cause=PAUSED, message=why)
+        return await self._budgeting.admit(attempt, adapter, head)
 
     async def _fit(self, adapter: Adapter, head: Head) -> str:
         """Make the context short enough, and tell the model again what it was told where that is gone now."""
@@ -66,7 +82,7 @@ class Requests:
                 return ""
             await self._briefing.remind()
 
-    async def _attempt(self, attempt: int, adapter: Adapter, head: Head) -> Ending:
+    async def _attempt(self, attempt: int, adapter: Adapter, head: Head, admitted: Admitted) -> Ending:
         """Prove the request, log it, send it."""
         journal = self._journal
         encoded = await self._proof.encoded(adapter, head)
@@ -79,24 +95,52 @@ class Requests:
             messages=len(encoded.messages),
             sha256=encoded.digest,
         )
-        await journal.append(sent, barrier=True)
+        if end := await self._through_gate(admitted, sent):
+            await close_turn(journal, end)
+            return (), ()
         journal.store.check_alive(in_place=False)  # another session's fault may have stopped it since
         journal.on_boundary("request", journal.session, journal.seq)
         request = Request(head=head, messages=Prefix(encoded.messages), fragments=Prefix(encoded.fragments))
         price = self._around.registry.price_of(journal.state.model)
         recorder = DeltaRecorder(journal, attempt, self._around.limits.delta_flush_ms)
-        answer = await call_model(journal, adapter, request, recorder, self._around.limits)
+        meter = Meter(admitted.room)
+        answer = await call_model(journal, adapter, request, recorder, self._around.limits, meter)
         ending: list[Event]
-        if isinstance(answer, ProviderError):
+        if meter.full and isinstance(answer, ProviderError) and answer.kind == "length":
+            ending = self._cut_off(attempt, answer, meter)
+        elif isinstance(answer, ProviderError):
             if self._around.hooks.any_at("on_request_error"):
                 await recorder.flush()  # asking may take a while, and be cut off
-            ending = await self._failure(attempt, journal.state.model, answer)
+            ending = await self._failure(attempt, journal.state.model, answer, meter)
         else:
-            ending = [evolve(answer, price=price) if price else answer]
+            ending = [evolve(answer, price=price, charge=self._budgeting.charge(answer))]
         deltas, times_us = recorder.drain()
         return (*deltas, *ending), times_us
 
-    async def _failure(self, attempt: int, model: str, error: ProviderError) -> list[Event]:
+    async def _through_gate(self, admitted: Admitted, sent: RequestSent) -> TurnEnd | None:
+        """Log that the request is sent, once quotas let it; returns how the turn ends if they do not."""
+        state, built = self._journal.state, [admitted.built] if admitted.built else []
+        task_class = state.task.submitted.task_class if state.task else None
+        tokens = admitted.built.tokens + ANSWER_MIN_TOKENS if admitted.built else 0
+        gate = self._around.gate
+        demands = gate.for_request(task_class, state.model.partition(":")[0], tokens)
+        async with gate.through(demands, patience_s=PATIENCE_S if state.account else math.inf) as full:
+            if full is None:
+                await self._journal.append(*built, sent, barrier=True)
+                return None
+        return await self._budgeting.pause(alert_of(full, then="pauses"))
+
+    def _cut_off(self, attempt: int, error: ProviderError, meter: Meter) -> list[Event]:
+        """That the budget had no room for more of the answer: the session pauses."""
+        account = self._journal.state.account
+        assert account is not None, "without a budget there is room for everything"
+        charged = account.asked + meter.tokens
+        failed = RequestFailed(
+            attempt=attempt, failure=error.kind, message=error.message, retryable=False, charged=charged
+        )
+        return [failed, tightest(account, charged, self._journal.clock.now_us())]
+
+    async def _failure(self, attempt: int, model: str, error: ProviderError, meter: Meter) -> list[Event]:
         """That the attempt failed, and what is done about it: nothing, unless a hook has an opinion."""
         state, wish_s = self._journal.state, error.retry_after_s
         assert state.step is not None, "requests are made inside a step"
@@ -105,7 +149,11 @@ class Requests:
         failures = (*state.step.failures, Failure(model=model, kind=error.kind))
         advice = await self._hooks.advice(attempt, error, failures, left)
         message = f"{said}; the provider asks to wait {wish_s:g} s" if wish_s else said
-        failed = RequestFailed(attempt=attempt, failure=error.kind, message=message, retryable=error.retryable)
+        account = self._journal.state.account
+        charged = account.asked + meter.tokens if account and meter.tokens else 0
+        failed = RequestFailed(
+            attempt=attempt, failure=error.kind, message=message, retryable=error.retryable, charged=charged
+        )
         if advice.answer is None and left and error.kind == OVERFLOW and self._may_shorten(state):
             return [*advice.faults, failed, RequestRetry(attempt=attempt + 1, delay_ms=0)]
         if advice.answer is None or not left:

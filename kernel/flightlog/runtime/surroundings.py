@@ -8,6 +8,7 @@ from attrs import field, frozen
 from flightlog.core.limits import Limits
 from flightlog.runtime.approvals import Approvals
 from flightlog.runtime.children import Children
+from flightlog.runtime.gate import Gate
 from flightlog.runtime.goal_checking import GoalChecks
 from flightlog.runtime.hooks import Hooks
 from flightlog.runtime.redacting import Redacting
@@ -30,6 +31,7 @@ class Surroundings:
     approvals: Approvals
     children: Children
     timers: Timers
+    gate: Gate
     threads: trio.CapacityLimiter = field(eq=False)
     workspace: str
     protected: tuple[str, ...]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from attrs import evolve
 
-from flightlog.core.claims import Candidate, Queue
+from flightlog.core.claims import Candidate, Queue, Shares
 from flightlog.core.task import ENDED
 from flightlog.store.store import Store
 from flightlog_hookspecs.events import TaskClass, TaskStateName
@@ -18,9 +20,13 @@ class TaskBoard:
         self._queue = Queue()
         self._event, self._letter = -1, 0
 
-    def first(self, now_us: int, count: int) -> list[Candidate]:
-        """The `count` tasks that are to be taken up first at `now_us`."""
-        return self._queue.first(now_us, count)
+    def first(self, now_us: int, count: int, shares: Shares, full: Collection[TaskClass]) -> list[Candidate]:
+        """The `count` tasks that are to be taken up first at `now_us`. See `Queue.first`."""
+        return self._queue.first(now_us, count, shares, full)
+
+    def under_way(self) -> Mapping[TaskClass, frozenset[int]]:
+        """See `Queue.under_way`."""
+        return self._queue.under_way()
 
     def look(self) -> bool:
         """Read what is new. True when there was anything."""

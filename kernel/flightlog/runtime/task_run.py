@@ -9,6 +9,8 @@ from typing import Final
 import trio
 
 from flightlog.core import checkpoints
+from flightlog.core.budget import QUOTA, TIME_CARDS, alert_of_time, time_left_us
+from flightlog.core.limits import TIME_POLL_US
 from flightlog.core.state import State
 from flightlog.core.task import Task
 from flightlog.core.task_flow import LATE, Action, Await, Drive, End, Rest, Since, Write, flow, handed_over
@@ -43,6 +45,8 @@ class TaskRun:
         self.session = session
         self.journal = journal
         self.recovers = False
+        self.had_no_room = False
+        """Whether it was left since the file's quota lets no more tasks of its class run."""
         self._stages = stages
         self._leaving = False
         self._answers = 0
@@ -67,6 +71,7 @@ class TaskRun:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch_deadline)
+                nursery.start_soon(self._watch_time)
                 await self._flow()
                 nursery.cancel_scope.cancel()
         except BaseException as error:
@@ -83,7 +88,8 @@ class TaskRun:
                     self.recovers = any(
                         isinstance(event, TaskState) and event.state == "recovering" for event in events
                     )
-                    await self.journal.append(partial(self._due, since, message_id), barrier=True)
+                    if not await self._written(since, message_id, begins=self._task.state == "pending"):
+                        return
                     since = "write"
                 case End(turn=end, task=state):
                     following = (partial(cancel_all, by="task"), partial(checkpoints.moved, move=state))
@@ -96,6 +102,18 @@ class TaskRun:
                     since = "drive"
                 case Await():
                     await self.session.woken()
+
+    async def _written(self, since: Since, message_id: str, *, begins: bool) -> bool:
+        """Write what is due. False, and nothing written, when the task was to begin and has to wait for others."""
+        due = partial(self._due, since, message_id)
+        if not begins:
+            await self.journal.append(due, barrier=True)
+            return True
+        async with self.session.around.gate.start(self.journal.key, self._task.submitted.task_class) as has_room:
+            if has_room:
+                await self.journal.append(due, barrier=True)
+        self.had_no_room = not has_room
+        return has_room
 
     def _due(self, since: Since, message_id: str, state: State) -> Sequence[Event]:
         """The same decision again, once the append's turn has come: a letter may have been taken meanwhile."""
@@ -114,6 +132,26 @@ class TaskRun:
         if not self.session.end(LATE, grace_s=self.session.around.limits.cancel_grace_s):
             self.session.wake()
 
+    async def _watch_time(self) -> None:
+        """End the turn as paused when a card of time is used up."""
+        journal = self.journal
+        while True:
+            account = journal.state.account
+            left = time_left_us(account, journal.clock.now_us()) if account else None
+            if account is None or not TIME_CARDS & account.cards.keys():
+                return  # no card can be granted that was not there as it was submitted
+            card, left_us = left or ("", TIME_POLL_US)
+            if left_us > 0 or not account.counts_time:
+                await trio.sleep(min(max(left_us, 0), TIME_POLL_US) / 1_000_000)
+                continue
+            if account.halt is None:
+                now_us = journal.clock.now_us()
+                await journal.append(partial(_out_of_time, card, now_us))
+                end = TurnEnd(reason="paused", cause=QUOTA, message=f"{card}: its time is used up")
+                if not self.session.end(end, grace_s=self.session.around.limits.cancel_grace_s):
+                    self.session.wake()
+            await trio.sleep(TIME_POLL_US / 1_000_000)
+
     async def _settle(self, error: BaseException) -> None:
         """What becomes of the task when `error` ends the work on it."""
         faults = [leaf for leaf in leaves(error) if not isinstance(leaf, trio.Cancelled)]
@@ -129,6 +167,10 @@ class TaskRun:
             end = TurnEnd(reason="error", code=type(faults[0]).__name__, message=why)
             await close_turn(self.journal, end)
             await self.journal.append(partial(_failed, why), barrier=True)
+
+
+def _out_of_time(card: str, now_us: int, state: State) -> Sequence[Event]:
+    return alert_of_time(state.account, card, now_us)
 
 
 def _failed(why: str, state: State) -> tuple[Event, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
 from types import MappingProxyType
@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, get_args
 import trio
 from attrs import evolve
 
+from flightlog.core.quotas import NO_BUDGET, Budget
 from flightlog.core.report import TaskReport, report_of
 from flightlog.runtime.arriving import checked_name
 from flightlog.runtime.clock import Clock, Strides
@@ -26,9 +27,12 @@ from flightlog.store.codec import encoded_log
 from flightlog.store.store import NewSession, Store
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import (
+    BudgetGranted,
     Event,
+    Move,
     Record,
     SessionCreated,
+    SubGoal,
     TaskClass,
     TaskStateName,
     TaskSubmitted,
@@ -69,6 +73,10 @@ class Tasks:
         times: int | None = None,
         until: datetime | None = None,
         goal_check: str = "",
+        budget: Budget = NO_BUDGET,
+        sub_goals: Sequence[str | SubGoal] = (),
+        smaller_model: str = "",
+        degradation: Sequence[Move] = ("compress", "shrink", "smaller_model"),
         key: str | None = None,
         id: str | None = None,
     ) -> str:
@@ -79,6 +87,9 @@ class Tasks:
         none. It does not begin before `due` and ends at `deadline`: times with a zone. With `every_s`, its goal comes
         again that many seconds after it was due, and so on: `times` times in all, not after `until`, or until it is
         cancelled. Each time it has `max_steps` anew, and one that fails is not the last.
+
+        `budget` bounds what it may use. As its tokens run out, `degradation` is done in this order: the context is made
+        shorter, the `sub_goals` that are not core are put off, `smaller_model` serves; then it is paused.
 
         Under a `key`, or an `id`, that was used before for the same wish it is that earlier task; for another wish it
         raises `UsageError`, as for all that cannot be, and then nothing was entered.
@@ -98,19 +109,26 @@ class Tasks:
             every_us=None if every_s is None else span_us("every_s", every_s, at_least_s=1),
             until_us=None if until is None else time_us("until", until),
             times=None if times is None else whole_number("times", times, at_least=1),
+            sub_goals=_sub_goals(sub_goals),
+            smaller_model=_text("smaller_model", smaller_model),
+            degradation=_moves(degradation),
         )
+        if not isinstance(budget, Budget):
+            raise UsageError(f"budget is a Budget, not a {type(budget).__name__}")
         if task_class not in get_args(TaskClass):
             raise UsageError(f"task_class is one of {get_args(TaskClass)}, not {task_class!r}")
         if submitted.due_us and submitted.deadline_us and submitted.due_us >= submitted.deadline_us:
             raise UsageError("the deadline comes before the task is due")
         if every_s is None and (times is not None or until is not None):
             raise UsageError("times and until end what comes again: give every_s, too")
-        self._registry.adapter_of(submitted.model)
+        for wanted in filter(None, (submitted.model, submitted.smaller_model)):
+            self._registry.adapter_of(wanted)
         if submitted.goal_check:
             self._registry.goal_check_of(submitted.goal_check)
         name = self._name(key, id)
-        if not await self._entered(name, submitted):
-            self._check_same(name, submitted)
+        cards = tuple(BudgetGranted(card=card, most=most) for card, most in budget.cards.items())
+        if not await self._entered(name, submitted, cards):
+            self._check_same(name, submitted, cards)
         return name
 
     async def list(self, state: TaskStateName | None = None, *, limit: int | None = 100) -> tuple[TaskSummary, ...]:
@@ -154,6 +172,10 @@ class Tasks:
     ) -> Posted:
         """Change what it is to reach. See `Mailbox.amend`. Raises `UsageError` once it has ended."""
         return await (await self._mailbox(id)).amend(goal=goal, parameters=parameters, by=by, key=key)
+
+    async def grant(self, id: str, more: Budget, *, by: str = "user", key: str | None = None) -> Posted:
+        """Let it use more. See `Mailbox.grant`. Raises `UsageError` once it has ended."""
+        return await (await self._mailbox(id)).grant(more, by=by, key=key)
 
     async def steer(self, id: str, text: str, *, key: str | None = None) -> Posted:
         """Tell the model something at its next step. Raises `UsageError` once it has ended."""
@@ -212,26 +234,46 @@ class Tasks:
         return f"task-{digits[-12:]}"
 
     @trio.lowlevel.enable_ki_protection
-    async def _entered(self, name: str, submitted: TaskSubmitted) -> bool:
+    async def _entered(self, name: str, submitted: TaskSubmitted, cards: tuple[BudgetGranted, ...]) -> bool:
         uid, now_us = self._clock.new_id(), self._clock.now_us()
-        events: tuple[Event, ...] = (SessionCreated(uid=uid), submitted)
+        events: tuple[Event, ...] = (SessionCreated(uid=uid), submitted, *cards)
         records = (
             Record(session=name, seq=seq, at_us=now_us, turn=None, step=None, epoch=0, event=event)
             for seq, event in enumerate(events, 1)
         )
         return await entered(self._store, NewSession(name, uid), encoded_log(records, uid))
 
-    def _check_same(self, name: str, wanted: TaskSubmitted) -> None:
+    def _check_same(self, name: str, wanted: TaskSubmitted, cards: tuple[BudgetGranted, ...]) -> None:
         found = self._store.key_of(name)
         there = event_at(self._store, name, found.key, 2) if found else None
+        given = [event_at(self._store, name, found.key, 3 + index) for index in range(len(cards) + 1)] if found else []
+        same_cards = tuple(given[:-1]) == cards and not isinstance(given[-1], BudgetGranted)
         if not isinstance(there, TaskSubmitted):
             raise UsageError(f"there is a session {name!r} in {self._store.path} already, and it is no task's")
-        if evolve(there, agent="") != evolve(wanted, agent=""):
+        if evolve(there, agent="") != evolve(wanted, agent="") or not same_cards:
             raise UsageError(f"task {name!r} was submitted before with another goal or other limits")
 
 
 def _reported(reader: SessionReader) -> TaskReport:
     return report_of(reader.records())
+
+
+def _sub_goals(given: Sequence[str | SubGoal]) -> tuple[SubGoal, ...]:
+    if isinstance(given, str):
+        raise UsageError(f"sub_goals are several texts: [{given!r}], not {given!r}")
+    goals = tuple(SubGoal(text=each) if isinstance(each, str) else each for each in given)
+    if wrong := [each for each in goals if not isinstance(each, SubGoal) or not checked_goal(each.text)]:
+        raise UsageError(f"a sub-goal is a text or a SubGoal, not {wrong[0]!r:.100}")
+    return goals
+
+
+def _moves(given: Sequence[Move]) -> tuple[Move, ...]:
+    moves = tuple(given)
+    if wrong := [move for move in moves if move not in ("compress", "shrink", "smaller_model")]:
+        raise UsageError(f"degradation names compress, shrink and smaller_model in some order, not {wrong[0]!r:.100}")
+    if len(set(moves)) < len(moves):
+        raise UsageError(f"degradation names each move once, not {', '.join(moves)}")
+    return moves
 
 
 def _text(what: str, text: object) -> str:

@@ -8,6 +8,7 @@ that an earlier owner started come first: they ran side by side already.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,11 +17,14 @@ import trio
 from attrs import evolve
 
 from flightlog.core import repair
+from flightlog.core.budget import calls_left, shed
 from flightlog.core.schedule import startable
 from flightlog.core.state import Call, State
 from flightlog.core.tool_schema import BadArguments, key_of
+from flightlog.core.usage import Demand
 from flightlog.runtime.clearing import Clearing, CutOff, Runnable, Settled, Start, invocation_id
 from flightlog.runtime.error_groups import described, said, single_error, unwrapped
+from flightlog.runtime.gate import PATIENCE_S, alert_of
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.past import Past
 from flightlog.runtime.surroundings import Surroundings
@@ -28,8 +32,9 @@ from flightlog.runtime.tool_body import on_our_thread, run_body
 from flightlog.runtime.tool_output import Rendered, checked, failed, rendered, told
 from flightlog.runtime.transactions import UNDONE, after_cut, database_of, made_final, run_transaction, transaction_of
 from flightlog.store.store import Blob
+from flightlog_hookspecs.content import text_blocks, text_of
 from flightlog_hookspecs.errors import OutcomeUnknown, ToolError
-from flightlog_hookspecs.events import Event, Resumed, ToldBy, ToolCall, ToolResult, UserMessage
+from flightlog_hookspecs.events import BudgetAlert, Event, Record, Resumed, ToldBy, ToolCall, ToolResult, UserMessage
 from flightlog_hookspecs.hooks import FinishedCall
 from flightlog_hookspecs.tools import REPEATABLE, Tool
 
@@ -63,8 +68,11 @@ class ToolRunner:
         When cancelled, calls that were started have their results, the others are left unanswered.
         """
         items, refused = self._sort(calls)
+        alerts: list[BudgetAlert] = []
+        items = self._within_budget(items, refused, alerts)
         if refused:
             await self._journal.append(
+                *alerts,
                 *(partial(_instead_of_a_run, call, result) for call, result, _ in refused),
                 blobs=[blob for _, _, blob in refused if blob],
             )
@@ -99,6 +107,35 @@ class ToolRunner:
                 refused.append((call, self._result(call, made, None, 0), made.blob))
         return [*cut, *runnable], refused
 
+    def _within_budget(
+        self,
+        items: Sequence[Runnable | CutOff],
+        refused: list[tuple[Call, ToolResult, Blob | None]],
+        alerts: list[BudgetAlert],
+    ) -> list[Runnable | CutOff]:
+        """The items that a budget lets start; the others are `refused`, with `alerts` that say so.
+
+        What was cut off was counted when it first started.
+        """
+        account = self._journal.state.account
+        if account is None:
+            return list(items)
+        kept: list[Runnable | CutOff] = []
+        started: Counter[str] = Counter()
+        for item in items:
+            found = None if isinstance(item, CutOff) else calls_left(account, item.call.name, started)
+            if isinstance(item, CutOff) or found is None or found[1] > 0:
+                kept.append(item)
+                started.update(("calls", f"calls:{item.call.name}") if isinstance(item, Runnable) else ())
+                continue
+            alert = shed(account, found[0], core=item.prepared.tool.core)
+            alerts += [] if alert in alerts else [alert]
+            end = evolve(
+                self._told(f"Not run: the budget of this task allows no more. {alert.message}."), outcome="denied"
+            )
+            refused.append((item.call, self._result(item.call, end, None, 0), end.blob))
+        return kept
+
     def _runnable(self, call: Call) -> Runnable | Rendered:
         """The call with what it runs with, or why it cannot run."""
         tools = self._around.registry.tools
@@ -116,8 +153,10 @@ class ToolRunner:
     async def _schedule(self, nursery: trio.Nursery, items: Sequence[Runnable | CutOff]) -> None:
         modes = [item.mode for item in items]
         # What was cut off is looked at in any case, however many may run at a time.
-        limit = max(self._around.limits.parallel_tools, sum(isinstance(item, CutOff) for item in items))
-        guarded = self._around.hooks.any_at("before_tool") or any(_may_wait(item) for item in items)
+        limit = max(self._at_once, sum(isinstance(item, CutOff) for item in items))
+        guarded = self._around.hooks.any_at("before_tool") or any(
+            _may_wait(item) or self._demands(item.call) for item in items
+        )
         while len(self._finished) < len(items):
             await trio.lowlevel.checkpoint_if_cancelled()  # a cancelled turn starts nothing
             self._changed = trio.Event()
@@ -131,6 +170,11 @@ class ToolRunner:
             elif start:
                 await self._start(nursery, items, start)
             await self._changed.wait()
+
+    @property
+    def _at_once(self) -> int:
+        account, most = self._journal.state.account, self._around.limits.parallel_tools
+        return min(most, account.cards.get("tools_at_once", most)) if account else most
 
     async def _start(self, nursery: trio.Nursery, items: Sequence[Runnable | CutOff], start: Sequence[int]) -> None:
         """Commit the intents of one batch together and in call order, then start their bodies."""
@@ -148,10 +192,33 @@ class ToolRunner:
                 self._changed.set()
             case Start(item=cleared, resumed=resumed):
                 intent = self._intent(cleared, resumed)
-                (record,) = await self._journal.append(intent, barrier=True)
-                await self._run_body(index, cleared, intent, record.seq)
+                if (record := await self._through_gate(index, cleared, intent)) is not None:
+                    await self._run_body(index, cleared, intent, record.seq)
             case Settled() as settled:
                 await self._settle(index, item, settled)
+
+    async def _through_gate(self, index: int, item: Runnable, intent: ToolCall) -> Record | None:
+        """Commit the intent once quotas let it; None for a call that was answered instead.
+
+        One that the task can do without does not wait for them.
+        """
+        core = item.prepared.tool.core
+        async with self._around.gate.through(self._demands(item.call), patience_s=PATIENCE_S if core else 0) as full:
+            if full is None:
+                (record,) = await self._journal.append(intent, barrier=True)
+                return record
+        alert = alert_of(full, then="pauses" if core else "shed")
+        if self._journal.state.account is not None:
+            await self._journal.append(alert)
+        end = evolve(self._told(f"Not run: {alert.message}. Try again later."), outcome="denied")
+        before = "" if item.call.started is None else "\nIt was started before, and cut off."
+        end = evolve(end, content=text_blocks(text_of(end.content) + before))
+        await self._settle(index, item, Settled(end=end))
+        return None
+
+    def _demands(self, call: Call) -> list[Demand]:
+        task = self._journal.state.task
+        return self._around.gate.for_call(task.submitted.task_class if task else None, call.name)
 
     async def _settle(self, index: int, item: Runnable | CutOff, settled: Settled) -> None:
         """Answer a call that does not run."""

@@ -14,10 +14,11 @@ from typing import Protocol
 import trio
 from attrs import define, field
 
-from flightlog.core.claims import Candidate
+from flightlog.core.claims import Candidate, Shares
 from flightlog.core.limits import ORPHAN_POLL_S, WORK_POLL_S, Limits
 from flightlog.runtime.clock import Clock, Strides
 from flightlog.runtime.error_groups import single_error, unwrapped
+from flightlog.runtime.gate import Gate, full_classes
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.task_board import TaskBoard
 from flightlog.runtime.task_run import TaskRun
@@ -31,6 +32,7 @@ from flightlog_hookspecs.errors import (
     StoreError,
     UsageError,
 )
+from flightlog_hookspecs.events import TaskClass
 
 OnProblem = Callable[[str, Exception], None]
 
@@ -53,6 +55,7 @@ class Workers:
     store: Store
     registry: Registry
     clock: Clock
+    gate: Gate
     open_task: OpenTask
     _working: list[Worker] = field(factory=list, init=False)
     _left: bool = field(default=False, init=False)
@@ -91,11 +94,13 @@ class Worker:
         self._take_over = take_over
         self._on_problem = on_problem
         self._taken: dict[int, TaskRun | None] = {}
+        self._taken_classes: dict[int, TaskClass] = {}
         self._busy_until: dict[int, float] = {}
         self._told: set[int] = set()
         self._leaving = False
         self._scope = trio.CancelScope()
         self._pause = trio.CancelScope()
+        self._shares = Shares()
 
     async def run(self, *, until_idle: bool) -> None:
         """Work until `leave`, or with `until_idle` until there is nothing to do right now."""
@@ -106,6 +111,8 @@ class Worker:
                     self._workers.store.check_alive(in_place=False)
                     self._board.look()
                     for candidate in self._claimable():
+                        if not candidate.orphan:
+                            self._shares.took(candidate.task_class)
                         self._taken[candidate.number] = None
                         nursery.start_soon(self._carry, candidate)
                     if until_idle and not self._taken:
@@ -127,15 +134,27 @@ class Worker:
         now_us, now = self._workers.clock.now_us(), trio.current_time()
         room = self._tasks_at_once - len(self._taken)
         found: list[Candidate] = []
-        for candidate in self._board.first(now_us, room + len(self._taken) + len(self._busy_until) + len(self._told)):
+        count = room + len(self._taken) + len(self._busy_until) + len(self._told)
+        for candidate in self._board.first(now_us, count, self._shares, self._full()):
             if len(found) == room:
                 break
+            if self._workers.gate.bounds_tasks and found and not candidate.orphan:
+                break  # the others once it is known what this one has taken up
             if candidate.number in self._taken or self._busy_until.get(candidate.number, now) > now:
                 continue
             there = self._board.look_at_letters(candidate)
             if there.claimable(now_us) and self._can_run(there):
                 found.append(there)
         return found
+
+    def _full(self) -> set[TaskClass]:
+        """The classes of which nothing may begin now. What was taken up here counts, whether or not it has begun."""
+        if not self._workers.gate.bounds_tasks:
+            return set()
+        under_way = {each: set(numbers) for each, numbers in self._board.under_way().items()}
+        for number, task_class in self._taken_classes.items():
+            under_way[task_class].add(number)
+        return full_classes(self._workers.gate.quotas, {each: len(numbers) for each, numbers in under_way.items()})
 
     def _can_run(self, candidate: Candidate) -> bool:
         """Whether this kernel has what the task's model needs; another worker may."""
@@ -152,12 +171,15 @@ class Worker:
         self._busy_until.pop(number, None)
         try:
             limits = Limits(steps_per_turn=candidate.max_steps)
+            self._taken_classes[number] = candidate.task_class
             async with self._workers.open_task(name, limits, take_over=name in self._take_over) as run:
                 self._take_over.discard(name)
                 self._taken[number] = run
                 if self._leaving:
                     run.leave()
                 await run.to_rest()
+                if run.had_no_room:
+                    self._busy_until[number] = trio.current_time() + ORPHAN_POLL_S
         except BaseException as error:
             match unwrapped(error):
                 case SessionBusy():
@@ -172,7 +194,7 @@ class Worker:
                 case _:
                     raise
         finally:
-            del self._taken[number]
+            del self._taken[number], self._taken_classes[number]
             self._pause.cancel()
 
     def _leave_alone(self, candidate: Candidate, error: Exception) -> None:

@@ -61,6 +61,8 @@ _LIFTED_FIELD: Final = {
     "goal/checked": "missing",
     "checkpoint/written": "summary",
     "checkpoint/skipped": "why",
+    "budget/alert": "message",
+    "budget/degraded": "reason",
     "plugin/error": "error",
     "session/repaired": "detail",
 }
@@ -93,6 +95,7 @@ class EventRow(NamedTuple):
     output_tokens: int | None
     cached_tokens: int | None
     cache_write_tokens: int | None
+    charged: int | None
     cost_pico: int | None
     currency: str | None
     duration_us: int | None

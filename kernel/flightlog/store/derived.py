@@ -13,10 +13,14 @@ from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
+    BudgetAlert,
+    BudgetDegraded,
+    BudgetGranted,
     CheckpointSkipped,
     CheckpointWritten,
     CompactionEnd,
     CompactionStart,
+    ContextBuilt,
     Event,
     GoalChecked,
     InboxSplice,
@@ -63,6 +67,7 @@ class Derived(NamedTuple):
     output_tokens: int | None = None
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
+    charged: int | None = None
     cost_pico: int | None = None
     currency: str | None = None
     duration_us: int | None = None
@@ -88,7 +93,11 @@ def derived_from(event: Event) -> Derived:
             )
         case ToolCall():
             return Derived(
-                position=event.position, call_id=shown(event.call_id), name=shown(event.name), status=event.effect
+                attempt=1 if event.resumed else None,
+                position=event.position,
+                call_id=shown(event.call_id),
+                name=shown(event.name),
+                status=event.effect,
             )
         case UserMessage():
             return Derived(
@@ -110,7 +119,7 @@ def derived_from(event: Event) -> Derived:
         case RequestHeader():
             return Derived(name=shown(f"{event.head.adapter}:{event.head.model}"), status=shown(event.reason))
         case RequestFailed():
-            return Derived(attempt=event.attempt, status=event.failure)
+            return Derived(attempt=event.attempt, status=event.failure, charged=event.charged or None)
         case RequestRetry():
             return Derived(attempt=event.attempt)
         case ApprovalAsked():
@@ -149,7 +158,12 @@ def derived_from(event: Event) -> Derived:
                 status=shown(event.subagent),
             )
         case SubagentSettled():
-            return Derived(message_id=shown(event.invocation_id), name=shown(event.child), status=event.reason)
+            return Derived(
+                message_id=shown(event.invocation_id),
+                name=shown(event.child),
+                status=event.reason,
+                charged=event.charged or None,
+            )
         case TimerSet():
             return Derived(
                 name=shown(event.timer), status=shown(event.by) or None, duration_us=event.every_us, due_at=event.due_us
@@ -164,9 +178,11 @@ def derived_from(event: Event) -> Derived:
                 ref_seq=event.to_seq,
                 name=shown(event.model) or None,
                 status=event.level,
+                input_tokens=event.tokens_before,
             )
         case CompactionEnd():
-            return (_spent(event) if event.asked else Derived())._replace(status=event.outcome)
+            spent = _spent(event) if event.asked else Derived(charged=event.charged or None)
+            return spent._replace(status=event.outcome)
         case TaskSubmitted():
             return Derived(
                 attempt=event.max_steps,
@@ -194,6 +210,7 @@ def derived_from(event: Event) -> Derived:
                 name=shown(event.fingerprint) or None,
                 status=event.level,
                 input_tokens=event.tokens,
+                duration_us=event.active_us,
             )
         case CheckpointSkipped():
             return Derived(ref_seq=event.checkpoint_seq)
@@ -203,6 +220,25 @@ def derived_from(event: Event) -> Derived:
                 name=shown(event.cause) or None,
                 status=event.state,
                 due_at=event.resume_at_us,
+            )
+        case BudgetGranted():
+            return Derived(position=event.most, name=shown(event.card), status=shown(event.by) or None)
+        case BudgetAlert():
+            return Derived(
+                position=event.used,
+                name=shown(event.card),
+                status=event.level,
+                role=event.then,
+                due_at=event.resume_at_us,
+            )
+        case BudgetDegraded():
+            return Derived(name=event.move, status=shown(event.model) or None, position=event.context_tokens)
+        case ContextBuilt():
+            return Derived(
+                attempt=event.attempt,
+                position=event.messages,
+                name=shown(event.model),
+                input_tokens=event.tokens,
             )
         case GoalChecked():
             return Derived(position=int(event.met), name=shown(event.check), status="met" if event.met else "missing")
@@ -218,6 +254,7 @@ def _spent(event: AssistantMessage | CompactionEnd) -> Derived:
         output_tokens=event.output_tokens,
         cached_tokens=event.cached_tokens,
         cache_write_tokens=event.cache_write_tokens,
+        charged=event.charged or None,
         cost_pico=cost,
         currency=None if cost is None or event.price is None else canonical.displayed(event.price.currency),
     )

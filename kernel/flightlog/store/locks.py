@@ -22,6 +22,8 @@ from flightlog_hookspecs.errors import UnsupportedPlatform
 
 SHARED_RANGE: Final = (0x40000002, 510)
 PRESENCE_BYTE: Final = 2**61
+GATE_BYTE: Final = 2**61 + 1
+"""Held while it is looked how much of a quota is left, and what uses it is written: no two processes take the same."""
 SESSION_BYTE: Final = 2**62
 INDEX_BYTE: Final = 128
 """In the -shm: SQLite's "dead man's switch". Who finds it unlocked truncates the wal-index, then recovers it."""
@@ -71,6 +73,14 @@ class FileLocks:
         False while anybody has the file open, be it with another program.
         """
         return self._lock(fcntl.F_WRLCK, *SHARED_RANGE)
+
+    def own_gate(self) -> bool:
+        """Take the gate of quotas. False when somebody has it."""
+        return self._lock(fcntl.F_WRLCK, GATE_BYTE, 1)
+
+    def release_gate(self) -> None:
+        """Give the gate back."""
+        self._lock(fcntl.F_UNLCK, GATE_BYTE, 1)
 
     def own_session(self, key: int, number: int = 0) -> bool:
         """Take write lock `number` of session `key`. False when it is held, also by another kernel here."""

@@ -71,7 +71,7 @@ def checking(source: Source, result: Replay, key: int, *, deltas: bool = False) 
     """What `replaying` yields, each with the row it stands in."""
     for row in source.rows(key, result.seq):
         record = _checked(source, result, row, deltas=deltas)
-        result.state = fold(result.state, record.event, record.seq, record.epoch)
+        result.state = fold(result.state, record.event, record.seq, record.epoch, record.at_us)
         result.history.add(record.event, record.seq)
         result.seq, result.digest = row.seq, row.digest
         yield row, record

@@ -1,7 +1,7 @@
 -- What stands in {braces} in the statements: the columns of whole rows, in the order of EventRow and LetterRow.
 -- columns: event
 session, seq, kind, at, turn, step, epoch, ignorable, attempt, position, place, ref_seq, call_id, message_id,
-  slot, role, name, status, input_tokens, output_tokens, cached_tokens, cache_write_tokens, cost_pico, currency,
+  slot, role, name, status, input_tokens, output_tokens, cached_tokens, cache_write_tokens, charged, cost_pico, currency,
   duration_us, due_at, text, text_blob, data, digest
 -- columns: letter
 id, uid, session, key, at, verb, data, digest
@@ -81,7 +81,7 @@ SELECT max(seq) FROM events WHERE session = ? AND kind = 'session/opened'
 
 -- name: insert_event
 INSERT INTO events({event})
-VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)
+VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)
 -- name: insert_delta
 INSERT INTO delta_texts(session, seq, i, at_ms, text) VALUES(?,?,?,?,?)
 -- name: insert_letter
@@ -151,6 +151,8 @@ SELECT seq, at, turn, step, kind, what, text FROM timeline WHERE session = ? ORD
 SELECT currency, sum(attempts), sum(answers), sum(input_tokens), sum(output_tokens), sum(cached_tokens), sum(cache_write_tokens),
 CASE WHEN count(cost_pico) = count(*) AND sum(cost_pico >> 32) < 2000000000 THEN sum(cost_pico >> 32) * 4294967296 + sum(cost_pico & 4294967295) END
 FROM usage WHERE session = ? GROUP BY currency ORDER BY currency IS NULL, currency
+-- name: budget_of
+SELECT card, most, used, left, warned IS NOT NULL FROM budgets WHERE session = ? ORDER BY card
 -- name: requests_of
 SELECT seq FROM requests WHERE session = ? AND turn = ? AND step = ? AND (?4 IS NULL OR attempt = ?4) ORDER BY attempt DESC LIMIT 1
 
@@ -180,6 +182,18 @@ ORDER BY s.session
 SELECT e.session, k.name, e.kind, e.status, e.role, e.name, e.attempt, e.due_at
 FROM events e NOT INDEXED CROSS JOIN session_keys k ON k.session = e.session
 WHERE e.id > ? AND e.id <= ? AND e.kind IN ('task/submitted', 'task/state') ORDER BY e.id
+-- What uses quotas, in rows behind an id: requests by model, calls by tool, and the tokens that they were taken to be, or counted.
+-- name: used_since
+SELECT e.id, e.session, e.kind, e.at, CASE WHEN e.kind = 'request/sent' THEN h.name ELSE e.name END, e.input_tokens, e.charged
+FROM events e NOT INDEXED LEFT JOIN events h ON e.kind = 'request/sent' AND h.session = e.session AND h.seq = e.ref_seq
+WHERE e.id > ? AND (e.kind IN ('request/sent', 'tool/call', 'context/built', 'assistant/message', 'request/failed', 'compaction/end')
+  OR e.kind = 'compaction/start' AND e.status = 'summarise') ORDER BY e.id
+-- The last row that is older than a time, looked for from the end.
+-- name: last_before
+SELECT id FROM events NOT INDEXED WHERE at < ? ORDER BY id DESC LIMIT 1
+-- The class of the task that a session is for.
+-- name: class_of
+SELECT role FROM events WHERE session = ? AND kind = 'task/submitted'
 -- name: letters_since
 SELECT DISTINCT session FROM letters WHERE id > ? AND id <= ?
 -- name: has_letters

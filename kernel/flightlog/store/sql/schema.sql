@@ -38,6 +38,7 @@ CREATE TABLE events(
   output_tokens INTEGER,
   cached_tokens INTEGER,
   cache_write_tokens INTEGER,
+  charged       INTEGER,           -- tokens that count for a budget
   cost_pico     INTEGER,           -- 10^-12 of the currency, where price and tokens are known
   currency      TEXT,
   duration_us   INTEGER,
@@ -60,7 +61,7 @@ CREATE INDEX events_inbox   ON events(session, message_id, seq) WHERE slot IS NO
 CREATE INDEX events_summary ON events(session, place, ref_seq, seq) WHERE kind = 'user/message' AND ref_seq IS NOT NULL;
 CREATE INDEX events_task    ON events(kind, session, seq)
   WHERE kind = 'task/submitted' OR kind = 'task/amended' OR kind = 'task/state'
-     OR kind = 'goal/checked' OR kind = 'checkpoint/written' OR kind = 'checkpoint/skipped' OR kind = 'session/opened';
+     OR kind = 'budget/granted' OR kind = 'budget/alert' OR kind = 'budget/degraded' OR kind = 'goal/checked' OR kind = 'checkpoint/written' OR kind = 'checkpoint/skipped' OR kind = 'session/opened';
 CREATE INDEX events_timer   ON events(kind, session, name, seq)
   WHERE kind = 'timer/set' OR kind = 'timer/fired' OR kind = 'timer/cancelled';
 CREATE UNIQUE INDEX events_letter ON events(session, message_id) WHERE kind = 'letter/taken';  -- no letter is taken twice

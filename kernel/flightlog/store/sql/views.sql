@@ -189,6 +189,40 @@ JOIN events s ON s.session = c.session AND s.kind = 'task/submitted'
 LEFT JOIN events o ON o.id = (SELECT id FROM events WHERE session = c.session AND kind = 'session/opened' AND seq < c.seq ORDER BY seq DESC LIMIT 1)
 WHERE c.kind = 'checkpoint/written';
 
+-- view: budgets
+-- One row a card of each session that has a budget: `most` may be used, `used` is, `left` remains, never less than 0. Tokens, counts, or seconds (`active_s`, of the
+-- day of the newest checkpoint). `used` is NULL for what is counted anew in each step. `warned` and `exceeded` are the rows of the newest alerts, `degraded` that of the newest move.
+CREATE VIEW budgets AS
+SELECT session, card, most, used, max(0, most - used) AS left, warned, exceeded, degraded
+FROM (
+  SELECT k.name AS session, g.name AS card, g.position AS most,
+         CASE WHEN g.name IN ('step_tokens', 'step_s', 'tools_at_once') THEN NULL
+              WHEN g.name = 'active_s' THEN coalesce((SELECT c.duration_us FROM events c WHERE c.session = g.session AND c.kind = 'checkpoint/written' ORDER BY c.seq DESC LIMIT 1), 0) / 1000000
+              ELSE (SELECT coalesce(sum(
+                CASE WHEN g.name = 'tokens' THEN CASE WHEN e.kind = 'compaction/start' THEN CASE WHEN e.lost THEN e.input_tokens END ELSE e.charged END
+                     WHEN g.name = 'summary_tokens' THEN CASE WHEN e.kind = 'compaction/end' THEN e.charged WHEN e.lost THEN e.input_tokens END
+                     WHEN g.name = 'requests' THEN e.kind = 'request/sent' OR e.kind = 'compaction/start'
+                     WHEN g.name LIKE 'requests:%' THEN (e.kind = 'request/sent' OR e.kind = 'compaction/start') AND substr(e.model, 1, length(g.name) - 8) = substr(g.name, 10) || ':'
+                     WHEN g.name = 'calls' THEN e.kind = 'tool/call'
+                     WHEN g.name LIKE 'calls:%' THEN e.kind = 'tool/call' AND e.name = substr(g.name, 7)
+                     WHEN g.name = 'retries' THEN e.kind = 'request/failed' AND e.status <> 'interrupted'
+                     WHEN g.name = 'subagents' THEN e.kind = 'subagent/spawned' END), 0)
+              FROM (SELECT u.kind, u.name, u.status, u.charged, u.input_tokens,
+                           CASE u.kind WHEN 'request/sent' THEN (SELECT h.name FROM events h WHERE h.session = u.session AND h.seq = u.ref_seq)
+                                       WHEN 'compaction/start' THEN u.name END AS model,
+                           u.kind = 'compaction/start' AND (SELECT n.kind FROM events n WHERE n.session = u.session AND n.seq > u.seq  -- its owner died
+                             AND (n.kind = 'compaction/end' OR n.kind = 'session/opened') ORDER BY n.seq LIMIT 1) = 'session/opened' AS lost
+                    FROM events u WHERE u.session = g.session
+                      AND (u.kind = 'assistant/message' OR u.kind = 'request/sent' OR u.kind = 'request/failed' OR u.kind = 'compaction/end'
+                        OR u.kind = 'compaction/start' AND u.status = 'summarise' OR u.kind = 'tool/call' AND u.attempt IS NULL  -- there: it started again
+                        OR u.kind = 'subagent/spawned' OR u.kind = 'subagent/settled')) e) END AS used,
+         (SELECT max(a.seq) FROM events a WHERE a.session = g.session AND a.kind = 'budget/alert' AND a.name = g.name AND a.status = 'warning') AS warned,
+         (SELECT max(a.seq) FROM events a WHERE a.session = g.session AND a.kind = 'budget/alert' AND a.name = g.name AND a.status = 'exceeded') AS exceeded,
+         (SELECT max(d.seq) FROM events d WHERE g.name = 'tokens' AND d.session = g.session AND d.kind = 'budget/degraded') AS degraded
+  FROM events g JOIN session_keys k USING(session)
+  WHERE g.kind = 'budget/granted' AND g.seq = (SELECT max(n.seq) FROM events n WHERE n.session = g.session AND n.kind = 'budget/granted' AND n.name = g.name)
+);
+
 -- view: timeline
 -- The flight log for reading: one line an event, in the order they were written. `at` is UTC.
 CREATE VIEW timeline AS

@@ -208,7 +208,7 @@ def recovery(records: Sequence[Record], known: int) -> Iterator[Broken]:
     """
     state = EMPTY
     for record in records[:known]:
-        state = fold(state, record.event, record.seq, record.epoch)
+        state = fold(state, record.event, record.seq, record.epoch, record.at_us)
     is_open = state.turn_open and not state.suspended
     added = [record.event for record in records[known:] if not isinstance(record.event, SessionCreated)]
     if not added and not is_open:
@@ -231,7 +231,7 @@ def going_on(records: Sequence[Record], known: int) -> Iterator[Broken]:
     """
     state = EMPTY
     for record in records[:known]:
-        state = fold(state, record.event, record.seq, record.epoch)
+        state = fold(state, record.event, record.seq, record.epoch, record.at_us)
     added = [record for record in records[known:] if not isinstance(record.event, SessionCreated)]
     if not added and state.task is not None and state.task.ended:
         return  # nobody takes it up
@@ -273,7 +273,7 @@ def worked(records: Sequence[Record]) -> Iterator[Broken]:
                 yield Broken("P4", f"row {record.seq} is {event.kind}, and nothing says that the task is recovering")
             if isinstance(event, TaskState) and event.state == "recovering" and _is_over(state):
                 yield Broken("P4", f"row {record.seq} takes up a task whose last turn has completed")
-        state = fold(state, event, record.seq, record.epoch)
+        state = fold(state, event, record.seq, record.epoch, record.at_us)
     if state.task is not None and not state.task.ended:
         yield Broken("P4", f"the task is {state.task.state} in the end")
 

@@ -1,0 +1,275 @@
+"""The rules of budgets: when something would exceed a card, and what is done about it.
+
+| card                           | asked                         | exceeded                                        |
+|--------------------------------|-------------------------------|-------------------------------------------------|
+| tokens                         | before each request           | see below                                       |
+| step_tokens                    | before each request           | the session pauses                              |
+| requests(:ADAPTER), retries    | before each request           | the session pauses                              |
+| summary_tokens                 | before a summary is asked for | none is asked for; results are shortened        |
+| calls(:TOOL)                   | before a body starts          | the call is shed; if it is core, it pauses, too |
+| subagents                      | as a child is given a task    | the call fails, and the session pauses          |
+| tools_at_once                  | before a body starts          | the call waits for another one's end            |
+| active_s, step_s               | at any time                   | the session pauses until tomorrow, or a minute  |
+
+As tokens run out, a task makes do with less before it pauses: the moves of its chain, one after the other, the first
+once `FIRST_MOVE` of the card is used, or as soon as the next request needs more than is left. A grant takes them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from flightlog.core.account import DAY_US, Account
+from flightlog_hookspecs.content import text_blocks
+from flightlog_hookspecs.events import (
+    BudgetAlert,
+    BudgetDegraded,
+    Move,
+    TaskSubmitted,
+    UserMessage,
+)
+
+QUOTA: Final = "quota"
+"""The cause of a turn and a task that are paused since a card is used up."""
+
+WARN_RATIO: Final = 0.8
+FIRST_MOVE: Final = 0.8
+LAST_MOVE: Final = 0.95
+"""Between these parts of the tokens the moves of a chain are spread."""
+
+ANSWER_MIN_TOKENS: Final = 64
+"""A request is made only if so many tokens are left for its answer."""
+
+STEP_FREEZE_US: Final = 60_000_000
+"""A task whose step took too long goes on after so many microseconds."""
+
+CHAIN: Final[tuple[Move, ...]] = ("compress",)
+"""What is done in the session of a child, which has no task."""
+
+ONE_CALL: Final = frozenset({"step_tokens", "step_s", "tools_at_once"})
+"""Cards that are full again with each step, so that nobody is warned."""
+
+TIME_CARDS: Final = frozenset({"active_s", "step_s"})
+
+NAMES: Final = frozenset(
+    {
+        *ONE_CALL,
+        "tokens",
+        "summary_tokens",
+        "requests",
+        "calls",
+        "retries",
+        "subagents",
+        "active_s",
+    }
+)
+"""The cards; `requests` and `calls` also with `:` and a name behind them."""
+
+
+def is_card(name: str) -> bool:
+    """Whether there is such a card."""
+    kind, colon, rest = name.partition(":")
+    return name in NAMES if not colon else kind in ("requests", "calls") and bool(rest)
+
+
+def warnings(account: Account | None) -> tuple[BudgetAlert, ...]:
+    """The cards of which much is used, unless that was said before."""
+    if account is None:
+        return ()
+    return tuple(
+        BudgetAlert(card=card, used=account.used_of(card), most=most, level="warning")
+        for card, most in account.cards.items()
+        if card not in ONE_CALL and card not in account.warned and account.used_of(card) >= WARN_RATIO * most
+    )
+
+
+def before_request(
+    account: Account, task: TaskSubmitted | None, tokens: int, model: str, now_us: int, *, again: bool
+) -> BudgetDegraded | BudgetAlert | None:
+    """What is to be done before a request of about so many tokens is made to `model`; None when it may be.
+
+    `again` says that the attempt before it failed. An alert is why the session pauses.
+    """
+    cards = ["requests", f"requests:{model.partition(':')[0]}", *(["retries"] if again else [])]
+    for card in cards:
+        if account.left_of(card) == 0:
+            return paused(account, card, now_us)
+    step_left, need = account.left_of("step_tokens"), tokens + ANSWER_MIN_TOKENS
+    if step_left is not None and need > step_left:
+        return paused(account, "step_tokens", now_us, f"the next request needs {need} tokens")
+    if account.left_of("active_s") == 0:
+        return paused(account, "active_s", now_us)
+    return _about_tokens(account, task, tokens, model, now_us)
+
+
+def _about_tokens(
+    account: Account, task: TaskSubmitted | None, tokens: int, model: str, now_us: int
+) -> BudgetDegraded | BudgetAlert | None:
+    left, need = account.left_of("tokens"), tokens + ANSWER_MIN_TOKENS
+    if left is None:
+        return None
+    most, used = account.cards["tokens"], account.used_of("tokens")
+    chain = _chain(task, model)
+    ahead = [(index, move) for index, move in enumerate(chain) if move not in account.moves]
+    short = f"the next request needs about {need} tokens, and {left} of {most} are left" if need > left else ""
+    if short and any(move == "compress" for _, move in ahead):  # the one move that makes this request cheaper
+        return _degraded("compress", short, task, tokens)
+    if ahead and not short:
+        index, move = ahead[0]
+        share = FIRST_MOVE + (LAST_MOVE - FIRST_MOVE) * index / len(chain)
+        if used >= share * most:
+            return _degraded(move, f"{used} of {most} tokens are used", task, tokens)
+    return paused(account, "tokens", now_us, short) if short else None
+
+
+def _chain(task: TaskSubmitted | None, model: str) -> tuple[Move, ...]:
+    """The moves there are for this task."""
+    if task is None:
+        return CHAIN
+    return tuple(
+        move
+        for move in task.degradation
+        if move != "smaller_model" or (task.smaller_model and task.smaller_model != model)
+    )
+
+
+def _degraded(move: Move, reason: str, task: TaskSubmitted | None, tokens: int) -> BudgetDegraded:
+    match move:
+        case "compress":
+            return BudgetDegraded(move=move, reason=reason, context_tokens=max(1, tokens // 2))
+        case "shrink":
+            put_off = tuple(goal.text for goal in task.sub_goals if not goal.core) if task else ()
+            return BudgetDegraded(move=move, reason=reason, put_off=put_off)
+        case "smaller_model":
+            return BudgetDegraded(move=move, reason=reason, model=task.smaller_model if task else "")
+        case "pause":
+            return BudgetDegraded(move=move, reason=reason)
+
+
+def told_of(move: BudgetDegraded, message_id: str) -> tuple[UserMessage, ...]:
+    """What the model is told of a move: only that its goal is smaller now."""
+    if move.move != "shrink":
+        return ()
+    words = f"The budget of this task is nearly used up ({move.reason}). Deliver the main result now, in short."
+    if move.put_off:
+        words += " Leave out for now, until there is more:\n" + "\n".join(f"- {text}" for text in move.put_off)
+    return (UserMessage(message_id=message_id, content=text_blocks(words), source="kernel"),)
+
+
+def spillover(account: Account) -> str:
+    """What the model is told of the sub-goals that were put off, once more is granted; "" when there are none."""
+    if not account.put_off:
+        return ""
+    return "There is budget again. Now do what was put off:\n" + "\n".join(f"- {text}" for text in account.put_off)
+
+
+def paused(account: Account, card: str, now_us: int, why: str = "") -> BudgetAlert:
+    """That the session pauses since `card` is used up."""
+    most, used = account.cards[card], account.used_of(card)
+    resume_at_us = None
+    if card == "active_s":
+        resume_at_us = (now_us // DAY_US + 1) * DAY_US
+    elif card in ("step_s", "step_tokens"):
+        resume_at_us = now_us + STEP_FREEZE_US
+    message = f"{card}: {used} of {most} are used" + (f", and {why}" if why else "")
+    return BudgetAlert(
+        card=card,
+        used=used,
+        most=most,
+        level="exceeded",
+        then="pauses",
+        message=message,
+        resume_at_us=resume_at_us,
+    )
+
+
+def tightest(account: Account, charged: int, now_us: int) -> BudgetAlert:
+    """That the session pauses since an answer that counts so much was longer than a card allows."""
+    card = min(
+        (card for card in ("tokens", "step_tokens") if card in account.cards),
+        key=lambda card: account.left_of(card) or 0,
+    )
+    return paused(account, card, now_us, f"an answer was cut off after {charged} more")
+
+
+def may_summarise(account: Account | None, tokens: int) -> bool:
+    """Whether a summary may be asked for with a request of about so many tokens.
+
+    It has to leave enough for a request with what it makes of them, or it would only bring the end nearer.
+    """
+    if account is None:
+        return True
+    left = [account.left_of(card) for card in ("tokens", "step_tokens")]
+    after = tokens + ANSWER_MIN_TOKENS + tokens // 2
+    summaries, requests = account.left_of("summary_tokens"), account.left_of("requests")
+    return (
+        all(each is None or after <= each for each in left)
+        and (summaries is None or tokens + ANSWER_MIN_TOKENS <= summaries)
+        and (requests is None or requests > 1)
+    )
+
+
+def answer_room(account: Account | None, tokens: int, *, summary: bool = False) -> int | None:
+    """How many tokens the answer to a request of about so many may have; None for any number."""
+    if account is None:
+        return None
+    cards = ("tokens", "step_tokens", *(("summary_tokens",) if summary else ()))
+    left = [left - tokens for card in cards if (left := account.left_of(card)) is not None]
+    return max(0, min(left)) if left else None
+
+
+def calls_left(account: Account, tool: str, about_to_start: Mapping[str, int]) -> tuple[str, int] | None:
+    """The card that lets the fewest calls of `tool` start, and how many those are; None for any number.
+
+    `about_to_start` has those that are to start before it, by card.
+    """
+    cards = ("calls", f"calls:{tool}")
+    left = [(left - about_to_start.get(card, 0), card) for card in cards if (left := account.left_of(card)) is not None]
+    return min(left)[::-1] if left else None
+
+
+def shed(account: Account, card: str, *, core: bool) -> BudgetAlert:
+    """That a call is not started since `card` is used up. The session pauses for one that it cannot do without."""
+    most = account.cards[card]
+    return BudgetAlert(
+        card=card,
+        used=account.used_of(card),
+        most=most,
+        level="exceeded",
+        then="pauses" if core else "shed",
+        message=f"{card}: all {most} are used",
+    )
+
+
+def time_left_us(account: Account, now_us: int) -> tuple[str, int] | None:
+    """The card of time that is used up first, and in how many microseconds of work; None when there is none."""
+    gone = max(0, now_us - account.at_us) if account.counts_time else 0
+    left = [
+        (account.cards[card] * 1_000_000 - used - gone, card)
+        for card, used in (("active_s", account.active_us), ("step_s", account.step_us))
+        if card in account.cards and (card == "active_s" or account.in_step)
+    ]
+    return min(left)[::-1] if left else None
+
+
+def alert_of_time(account: Account | None, card: str, now_us: int) -> tuple[BudgetAlert, ...]:
+    """That the session pauses since its time is used up, unless that was said."""
+    if account is None or account.halt is not None:
+        return ()
+    return (paused(account, card, now_us),)
+
+
+def charge(asked: int, answer: int, counted: int) -> int:
+    """What a request of about `asked` tokens and an answer of about `answer` count at least.
+
+    A provider that counts nothing is not believed, nor one that counts less than half: it may be broken. One that
+    counts more is.
+    """
+    return asked + answer if counted == 0 else (asked + answer) // 2
+
+
+def allowance(account: Account | None) -> int | None:
+    """What a child may use: half of what is left, so that any number of them have less than all of it."""
+    left = account.left_of("tokens") if account else None
+    return None if left is None else left // 2

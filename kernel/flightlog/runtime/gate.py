@@ -1,0 +1,185 @@
+"""The gate of quotas: what all sessions of a file use together is looked at and used by one of them at a time.
+
+Whoever wants more than is left waits, or is told how long it would have to. The counters are read from the log, so that
+they are the same in all processes, and a restart does not reset them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import trio
+from attrs import define, field, frozen
+
+from flightlog.core.limits import BUSY_POLL_S
+from flightlog.core.quotas import NO_QUOTAS, Quotas
+from flightlog.core.usage import Demand, Usage
+from flightlog.runtime.clock import Clock
+from flightlog.runtime.task_board import TaskBoard
+from flightlog.store.store import Store
+from flightlog_hookspecs.events import AlertThen, BudgetAlert, TaskClass
+
+PATIENCE_S: Final = 30.0
+"""What frees itself within so many seconds is waited for."""
+
+
+@frozen(kw_only=True)
+class Full:
+    """What is asked for is not there: `used` of what `name` allows; free again at `free_at_us`, None for never."""
+
+    name: str
+    used: int
+    most: int
+    free_at_us: int | None
+
+
+@define(eq=False)
+class Gate:
+    """The gate of one kernel to one file."""
+
+    _store: Store
+    _clock: Clock
+    quotas: Quotas = NO_QUOTAS
+    _usage: Usage = field(factory=Usage, init=False)
+    _seen: int | None = field(default=None, init=False)
+    _classes: dict[int, TaskClass | None] = field(factory=dict, init=False)
+    _turn: trio.Lock = field(factory=trio.Lock, init=False)
+    _board: TaskBoard | None = field(default=None, init=False)
+
+    def for_request(self, task_class: TaskClass | None, adapter: str, tokens: int) -> list[Demand]:
+        """What a request of about so many tokens needs."""
+        pool = self.quotas.pool(task_class)
+        demands = self._of_rate(f"adapter:{adapter}") + self._calls(task_class)
+        if pool.tokens is not None:
+            demands.append(Demand(name=f"pool:{task_class}:tokens", rate=pool.tokens, amount=tokens))
+        return demands
+
+    def for_call(self, task_class: TaskClass | None, tool: str) -> list[Demand]:
+        """What a call of `tool` needs."""
+        return self._of_rate(f"tool:{tool}") + self._calls(task_class)
+
+    def _of_rate(self, name: str) -> list[Demand]:
+        rate = self.quotas.rates.get(name)
+        return [Demand(name=f"rate:{name}", rate=rate)] if rate else []
+
+    def _calls(self, task_class: TaskClass | None) -> list[Demand]:
+        rate = self.quotas.pool(task_class).calls
+        return [Demand(name=f"pool:{task_class}:calls", rate=rate)] if rate else []
+
+    @asynccontextmanager
+    async def through(self, demands: Sequence[Demand], *, patience_s: float = PATIENCE_S) -> AsyncIterator[Full | None]:
+        """Wait until the demands fit; whoever writes while the context lasts has used them.
+
+        It is given what is full when that would take more than `patience_s` seconds.
+        """
+        if not demands:
+            yield None
+            return
+        while True:
+            async with self._held():
+                self._look()
+                now_us = self._clock.now_us()
+                waits = [(self._usage.wait_us(demand, now_us), demand) for demand in demands]
+                wait_us, demand = max(waits, key=lambda each: each[0])
+                if wait_us == 0:
+                    yield None
+                    return
+                full = Full(
+                    name=demand.name,
+                    used=self._usage.used(demand, now_us),
+                    most=demand.rate.most,
+                    free_at_us=None if wait_us == float("inf") else now_us + int(wait_us),
+                )
+            if wait_us > patience_s * 1_000_000:
+                yield full
+                return
+            await trio.sleep(wait_us / 1_000_000)
+
+    @asynccontextmanager
+    async def start(self, key: int, task_class: TaskClass) -> AsyncIterator[bool]:
+        """Whether the task of session `key` may begin to run; whoever writes that while the context lasts has begun."""
+        if not self.bounds_tasks:
+            yield True
+            return
+        async with self._held():
+            self._board = self._board or TaskBoard(self._store)
+            self._board.look()
+            under_way = {each: numbers - {key} for each, numbers in self._board.under_way().items()}
+            yield task_class not in full_classes(self.quotas, {each: len(n) for each, n in under_way.items()})
+
+    @property
+    def bounds_tasks(self) -> bool:
+        """Whether tasks may have to wait for others."""
+        quotas = self.quotas
+        return quotas.tasks_at_once is not None or any(pool.tasks_at_once for pool in quotas.pools.values())
+
+    @asynccontextmanager
+    async def _held(self) -> AsyncIterator[None]:
+        async with self._turn:
+            while not self._store.locks.own_gate():  # noqa: ASYNC110  another process tells nobody that it is through
+                await trio.sleep(BUSY_POLL_S)
+            try:
+                yield
+            finally:
+                self._store.locks.release_gate()
+
+    def _look(self) -> None:
+        """Read what was used since the last look, in the first one as far back as any quota reaches."""
+        if self._seen is None:
+            rates = [*self.quotas.rates.values(), *(r for p in self.quotas.pools.values() for r in (p.tokens, p.calls))]
+            longest_us = int(max(rate.per_s for rate in rates if rate is not None) * 1_000_000)
+            before = self._store.read("last_before", self._clock.now_us() - longest_us)
+            self._seen = before[0][0] if before else 0
+        for row in self._store.read("used_since", self._seen):
+            self._seen = row[0]
+            self._count(*row[1:])
+
+    def _count(
+        self, key: int, kind: str, at_us: int, name: str | None, estimate: int | None, charged: int | None
+    ) -> None:
+        task_class = self._class_of(key)
+        tokens = f"pool:{task_class}:tokens"
+        match kind:
+            case "context/built":
+                self._usage.take(tokens, key, estimate or 0)
+            case "request/sent" | "compaction/start":
+                self._usage.add(f"rate:adapter:{(name or '').partition(':')[0]}", at_us, 1)
+                self._usage.add(f"pool:{task_class}:calls", at_us, 1)
+                if kind == "compaction/start":
+                    self._usage.take(tokens, key, estimate or 0)
+            case "tool/call":
+                self._usage.add(f"rate:tool:{name}", at_us, 1)
+                self._usage.add(f"pool:{task_class}:calls", at_us, 1)
+            case _:
+                self._usage.settle(tokens, key)
+                self._usage.add(tokens, at_us, charged or 0)
+
+    def _class_of(self, key: int) -> TaskClass | None:
+        if key not in self._classes:
+            found = self._store.read("class_of", key)
+            self._classes[key] = found[0][0] if found else None
+        return self._classes[key]
+
+
+def alert_of(full: Full, *, then: AlertThen) -> BudgetAlert:
+    """What is said of a quota that has too little left."""
+    return BudgetAlert(
+        card=full.name,
+        used=full.used,
+        most=full.most,
+        level="exceeded",
+        then=then,
+        message=f"{full.name}: {full.used} of {full.most} are used",
+        resume_at_us=full.free_at_us,
+    )
+
+
+def full_classes(quotas: Quotas, under_way: dict[TaskClass, int]) -> set[TaskClass]:
+    """The classes of which no further task may begin, when so many of each are under way."""
+    most = quotas.tasks_at_once
+    if most is not None and sum(under_way.values()) >= most:
+        return set(under_way)
+    pools = {each: quotas.pool(each).tasks_at_once for each in under_way}
+    return {each for each, bound in pools.items() if bound is not None and under_way[each] >= bound}

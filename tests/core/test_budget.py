@@ -1,0 +1,304 @@
+"""The rules of budgets: what is done before something would exceed a card."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flightlog.core import account as accounts
+from flightlog.core import budget
+from flightlog.core.account import DAY_US, EMPTY, Account
+from flightlog_hookspecs.content import text_blocks
+from flightlog_hookspecs.events import (
+    AssistantMessage,
+    BudgetAlert,
+    BudgetDegraded,
+    BudgetGranted,
+    CompactionEnd,
+    CompactionStart,
+    ContextBuilt,
+    Event,
+    RequestFailed,
+    RequestSent,
+    SessionOpened,
+    StepEnd,
+    StepStart,
+    SubagentSettled,
+    SubagentSpawned,
+    SubGoal,
+    TaskState,
+    TaskSubmitted,
+    ToolCall,
+)
+
+NOON_US = 20_000 * DAY_US + DAY_US // 2
+TASK = TaskSubmitted(
+    goal="look", model="a:m", smaller_model="a:s", sub_goals=(SubGoal(text="sell"), SubGoal(text="paint", core=True))
+)
+BUILT = ContextBuilt(attempt=1, model="a:m", tokens=90, head_tokens=10, messages=1)
+SENT = RequestSent(attempt=1, header_seq=1, messages=1, sha256="")
+SAID = AssistantMessage(attempt=1, content=text_blocks("blue"), finish="stop", input_tokens=100, output_tokens=20)
+CALL = ToolCall(
+    position=0,
+    call_id="c",
+    name="look",
+    arguments="{}",
+    invocation_id="i",
+    message_seq=1,
+    mode="parallel",
+    effect="read",
+    plugin="p",
+    plugin_version="1",
+)
+OPENED = SessionOpened(pid=1, host="h", kernel_version="0")
+SUMMARISES = CompactionStart(level="summarise", from_seq=1, to_seq=2, tokens_before=70, compactor="c", model="b:m")
+
+
+def account_of(*events: Event, **cards: int) -> Account:
+    account = EMPTY
+    for card, most in cards.items():
+        account = accounts.counted(account, BudgetGranted(card=card.replace("__", ":"), most=most))
+    for event in events:
+        account = accounts.counted(account, event)
+    return account
+
+
+def asked(
+    account: Account, tokens: int, *, model: str = "a:m", again: bool = False, task: TaskSubmitted | None = TASK
+) -> Any:
+    return budget.before_request(account, task, tokens, model, NOON_US, again=again)
+
+
+# What counts
+
+
+@pytest.mark.parametrize(
+    ("card", "events", "used"),
+    [
+        ("tokens", (BUILT, SENT, SAID), 120),
+        ("tokens", (BUILT, SENT, evolve(SAID, charge=150)), 150),
+        ("tokens", (BUILT, SENT, evolve(SAID, input_tokens=-5, output_tokens=0, charge=3)), 3),
+        ("tokens", (BUILT, SENT, evolve(SAID, input_tokens=2**62, output_tokens=2**62)), 2**40),
+        ("tokens", (BUILT, SENT, RequestFailed(attempt=1, failure="cut", message="", retryable=True, charged=95)), 95),
+        ("tokens", (SUMMARISES, CompactionEnd(outcome="done", input_tokens=70, output_tokens=5)), 75),
+        ("tokens", (SUMMARISES, OPENED), 70),
+        ("tokens", (SubagentSpawned(child="c", subagent="s", depth=1, invocation_id="i", task="t", tokens=50),), 0),
+        ("tokens", (SubagentSettled(child="c", invocation_id="i", reason="completed", charged=33),), 33),
+        ("step_tokens", (StepStart(), BUILT, SENT, SAID, StepEnd()), 120),
+        ("step_tokens", (StepStart(), BUILT, SENT, SAID, StepEnd(), StepStart()), 0),
+        ("summary_tokens", (SUMMARISES, CompactionEnd(outcome="done", input_tokens=70)), 70),
+        ("summary_tokens", (BUILT, SENT, SAID), 0),
+        ("requests", (BUILT, SENT, SAID, SUMMARISES), 2),
+        ("requests:a", (BUILT, SENT, SAID, SUMMARISES), 1),
+        ("requests:b", (BUILT, SENT, SAID, SUMMARISES), 1),
+        ("calls", (CALL, evolve(CALL, resumed="repeatable"), evolve(CALL, name="sing")), 2),
+        ("calls:look", (CALL, evolve(CALL, resumed="repeatable"), evolve(CALL, name="sing")), 1),
+        ("retries", (RequestFailed(attempt=1, failure="cut", message="", retryable=True),), 1),
+        ("retries", (RequestFailed(attempt=1, failure="interrupted", message="", retryable=True),), 0),
+        ("subagents", (SubagentSpawned(child="c", subagent="s", depth=1, invocation_id="i", task="t"),), 1),
+    ],
+)  # fmt: skip
+def test_a_card_counts_what_the_log_says(card: str, events: tuple[Event, ...], used: int) -> None:
+    assert account_of(*events).used_of(card) == used
+
+
+def test_what_children_were_given_is_not_left_until_they_settle() -> None:
+    spawned = SubagentSpawned(child="c", subagent="s", depth=1, invocation_id="i", task="t", tokens=50)
+    lending = account_of(spawned, tokens=100)
+    assert (lending.left_of("tokens"), budget.allowance(lending)) == (50, 25)
+    settled = accounts.counted(lending, SubagentSettled(child="c", invocation_id="i", reason="completed", charged=10))
+    assert settled.left_of("tokens") == 90
+
+
+def test_time_counts_while_a_task_runs_and_its_worker_lives() -> None:
+    account, at_us = account_of(active_s=3600, step_s=60), NOON_US
+    for seconds, event in (
+        (0, TaskState(state="running")),
+        (10, StepStart()),
+        (5, StepEnd()),
+        (1000, OPENED),  # nobody was there
+        (2, TaskState(state="paused")),
+        (500, TaskState(state="pending")),
+        (7, TaskState(state="running")),
+        (3, StepStart()),
+        (4, CALL),
+        (-90, CALL),  # a clock that is put back
+        (0, CALL),
+    ):
+        at_us += seconds * 1_000_000
+        account = accounts.counted(accounts.at(account, event, at_us), event)
+    assert account.used_of("active_s") == 10 + 5 + 2 + 3 + 4
+    assert account.used_of("step_s") == 4
+    after_midnight = accounts.at(account, CALL, (NOON_US // DAY_US + 1) * DAY_US + 2_000_000)
+    assert after_midnight.used_of("active_s") == 2, "a new day begins anew, with what is worked on it"
+
+
+@given(st.lists(st.tuples(st.integers(-5, 90_000), st.sampled_from(["running", "paused", "opened", "call"]))))
+def test_no_day_has_more_work_than_seconds(moments: list[tuple[int, str]]) -> None:
+    account, at_us = account_of(active_s=1), NOON_US
+    for seconds, what in moments:
+        at_us += seconds * 1_000_000
+        event = {"opened": OPENED, "call": CALL}.get(what) or TaskState(state=what)  # type: ignore[arg-type]
+        account = accounts.counted(accounts.at(account, event, at_us), event)
+        assert 0 <= account.active_us <= DAY_US
+
+
+# Before a request
+
+
+def test_who_has_no_card_is_let_through() -> None:
+    assert asked(account_of(BUILT, SENT, SAID), 10**9) is None
+
+
+@pytest.mark.parametrize(
+    ("card", "account", "again"),
+    [
+        ("requests", account_of(BUILT, SENT, SAID, requests=1), False),
+        ("requests:a", account_of(BUILT, SENT, SAID, requests__a=1), False),
+        ("retries", account_of(RequestFailed(attempt=1, failure="cut", message="", retryable=True), retries=1), True),
+        ("step_tokens", account_of(StepStart(), BUILT, SENT, SAID, step_tokens=200), False),
+        ("tokens", account_of(BUILT, SENT, SAID, BudgetDegraded(move="compress", reason=""), tokens=200), False),
+    ],
+)
+def test_a_card_that_is_used_up_pauses_the_session(card: str, account: Account, again: bool) -> None:
+    alert = asked(account, 50, again=again)
+    assert isinstance(alert, BudgetAlert)
+    assert (alert.card, alert.level, alert.then) == (card, "exceeded", "pauses")
+    assert card in alert.message
+
+
+def test_a_request_that_failed_elsewhere_is_not_kept_from_its_first_attempt_by_retries() -> None:
+    failed = RequestFailed(attempt=1, failure="cut", message="", retryable=True)
+    assert asked(account_of(failed, retries=1), 50, again=False) is None
+
+
+def test_a_day_that_is_used_up_goes_on_at_midnight() -> None:
+    account = evolve_account(account_of(active_s=5), active_us=5_000_000)
+    alert = asked(account, 5)
+    assert isinstance(alert, BudgetAlert)
+    assert alert.resume_at_us == (NOON_US // DAY_US + 1) * DAY_US
+
+
+def evolve_account(account: Account, **changes: Any) -> Account:
+    return evolve(account, **changes)
+
+
+def test_as_tokens_run_out_the_moves_come_in_their_order() -> None:
+    seen = []
+    account = account_of(tokens=10_000)
+    for used in range(0, 9_800, 100):
+        account = evolve(account, used={"tokens": used})
+        while (found := asked(account, 100)) is not None:
+            assert isinstance(found, BudgetDegraded), "a request of 100 fits until the last"
+            seen.append((used, found.move))
+            account = accounts.counted(account, found)
+    assert seen == [(8000, "compress"), (8500, "shrink"), (9000, "smaller_model")]
+    last = asked(evolve(account, used={"tokens": 9_900}), 100)
+    assert isinstance(last, BudgetAlert)
+    assert (
+        last.message
+        == "tokens: 9900 of 10000 are used, and the next request needs about 164 tokens, and 100 of 10000 are left"
+    )
+
+
+def test_the_order_is_the_tasks_own_and_what_cannot_be_done_is_left_out() -> None:
+    task = evolve(TASK, degradation=("smaller_model", "shrink"), smaller_model="")
+    account = evolve(account_of(tokens=1000), used={"tokens": 800})
+    found = asked(account, 5, task=task)
+    assert (found.move, found.put_off) == ("shrink", ("sell",))
+    (told,) = budget.told_of(found, "m1")
+    assert "- sell" in told.text
+    assert "paint" not in told.text
+
+
+def test_a_request_that_does_not_fit_any_more_is_first_made_shorter() -> None:
+    found = asked(account_of(tokens=1000), 2000)
+    assert (found.move, found.context_tokens) == ("compress", 1000)
+    account = accounts.counted(account_of(tokens=1000), found)
+    assert isinstance(asked(account, 2000), BudgetAlert), "another model would not make it fit"
+
+
+def test_a_grant_takes_back_what_was_done() -> None:
+    account = account_of(
+        BudgetAlert(card="tokens", used=9, most=10, level="warning"),
+        BudgetDegraded(move="shrink", reason="", put_off=("sell",)),
+        BudgetDegraded(move="smaller_model", reason="", model="a:s"),
+        BudgetAlert(card="tokens", used=9, most=10, level="exceeded", then="pauses"),
+        tokens=10,
+    )
+    assert budget.spillover(account).endswith("- sell")
+    again = accounts.counted(account, BudgetGranted(card="tokens", most=100))
+    assert (again.moves, again.smaller, again.put_off, again.halt, again.warned) == ((), "", (), None, frozenset())
+
+
+# Other rules
+
+
+def test_one_is_warned_once_at_four_fifths_and_again_after_a_grant() -> None:
+    account = evolve(account_of(tokens=100, calls=10, step_tokens=1), used={"tokens": 79, "calls": 8, "step_tokens": 1})
+    (warning,) = budget.warnings(account)
+    assert (warning.card, warning.used, warning.most, warning.level, warning.then) == (
+        "calls",
+        8,
+        10,
+        "warning",
+        "goes_on",
+    )
+    assert not budget.warnings(accounts.counted(account, warning))
+    granted = accounts.counted(accounts.counted(account, warning), BudgetGranted(card="calls", most=10))
+    assert len(budget.warnings(granted)) == 1
+    assert not budget.warnings(None)
+
+
+@pytest.mark.parametrize(
+    ("cards", "may"),
+    [
+        ({}, True),
+        ({"tokens": 1000}, False),
+        ({"tokens": 2000}, True),
+        ({"summary_tokens": 900}, False),
+        ({"step_tokens": 900}, False),
+        ({"requests": 1}, False),
+        ({"requests": 2}, True),
+    ],
+)
+def test_a_summary_is_asked_for_only_where_enough_is_left_after_it(cards: dict[str, int], may: bool) -> None:
+    assert budget.may_summarise(account_of(**cards), 1000) is may
+
+
+@pytest.mark.parametrize(
+    ("cards", "room"),
+    [({}, None), ({"tokens": 500}, 400), ({"tokens": 500, "step_tokens": 150}, 50), ({"tokens": 9}, 0)],
+)
+def test_an_answer_may_have_what_is_left_beside_its_request(cards: dict[str, int], room: int | None) -> None:
+    assert budget.answer_room(account_of(**cards), 100) == room
+
+
+def test_calls_are_counted_with_those_that_are_about_to_start() -> None:
+    account = account_of(CALL, calls=3, calls__look=2)
+    assert budget.calls_left(account, "look", {}) == ("calls:look", 1)
+    assert budget.calls_left(account, "sing", {}) == ("calls", 2)
+    assert budget.calls_left(account, "sing", {"calls": 2}) == ("calls", 0)
+    assert budget.calls_left(account_of(), "look", {}) is None
+    assert budget.shed(account, "calls", core=False).then == "shed"
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer", "counted", "least"), [(100, 20, 0, 120), (100, 20, 5, 60), (100, 20, 999, 60)]
+)
+def test_who_counts_nothing_or_too_little_is_not_believed(asked: int, answer: int, counted: int, least: int) -> None:
+    assert budget.charge(asked, answer, counted) == least
+
+
+@pytest.mark.parametrize("name", ["tokens", "calls:look", "requests:a", "active_s", "tools_at_once"])
+def test_these_are_cards(name: str) -> None:
+    assert budget.is_card(name)
+
+
+@pytest.mark.parametrize("name", ["", "money", "calls:", "tokens:look", ":look"])
+def test_these_are_none(name: str) -> None:
+    assert not budget.is_card(name)

@@ -1,0 +1,82 @@
+"""What may be given as a budget and as quotas, and what a rate lets through."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flightlog import Budget, Pool, Quotas, Rate
+from flightlog.core.usage import Demand, Usage
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Budget(tokens=0),
+        lambda: Budget(tokens=-1),
+        lambda: Budget(calls=1.5),  # type: ignore[arg-type]
+        lambda: Budget(calls=True),
+        lambda: Budget(calls_of={"": 1}),
+        lambda: Budget(calls_of={"look": 0}),
+        lambda: Rate(0),
+        lambda: Rate(1, per_s=0),
+        lambda: Rate(1, per_s="a minute"),  # type: ignore[arg-type]
+        lambda: Pool(tasks_at_once=0),
+        lambda: Pool(tokens=5),  # type: ignore[arg-type]
+        lambda: Quotas(rates={"look": Rate(1)}),
+        lambda: Quotas(rates={"tool:": Rate(1)}),
+        lambda: Quotas(rates={"tool:look": 3}),  # type: ignore[dict-item]
+        lambda: Quotas(pools={"urgent": Pool()}),  # type: ignore[dict-item]
+        lambda: Quotas(pools={"core": Rate(1)}),  # type: ignore[dict-item]
+        lambda: Quotas(tasks_at_once=0),
+    ],
+)
+def test_what_bounds_nothing_is_refused(make: Callable[[], Any]) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        make()
+
+
+def test_a_budget_names_its_cards() -> None:
+    given = Budget(tokens=5, calls_of={"look": 2}, requests_of={"a": 3}, active_s=60)
+    assert given.cards == {"tokens": 5, "requests:a": 3, "calls:look": 2, "active_s": 60}
+    assert Budget().cards == {}
+
+
+AMOUNTS = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 4)), max_size=40)
+
+
+@given(AMOUNTS, st.integers(1, 9), st.integers(1, 60))
+def test_no_window_ever_has_more_than_its_rate(wishes: list[tuple[int, int]], most: int, per_s: int) -> None:
+    """Whoever waits as long as it is told gets in; and then no window of that length holds more than the rate."""
+    usage, rate, now_us = Usage(), Rate(most, per_s=per_s), 1_000_000_000
+    used: list[tuple[int, int]] = []
+    for gap_s, amount in wishes:
+        now_us += gap_s * 1_000_000
+        demand = Demand(name="n", rate=rate, amount=amount)
+        wait_us = usage.wait_us(demand, now_us)
+        if amount > most:
+            assert wait_us == math.inf
+            continue
+        before = now_us + int(wait_us) - 1
+        assert wait_us == 0 or usage.wait_us(demand, before) > 0, "it waits no longer than it must"
+        now_us += int(wait_us)
+        assert usage.wait_us(demand, now_us) == 0
+        usage.add("n", now_us, amount)
+        used.append((now_us, amount))
+    for end_us, _ in used:
+        assert sum(n for at_us, n in used if end_us - per_s * 1_000_000 < at_us <= end_us) <= most
+
+
+def test_what_is_taken_counts_until_it_is_settled() -> None:
+    usage, demand = Usage(), Demand(name="n", rate=Rate(10), amount=4)
+    usage.take("n", 1, 7)
+    assert usage.wait_us(demand, 0) == math.inf, "nobody knows when it is settled"
+    assert usage.used(demand, 0) == 7
+    usage.settle("n", 1)
+    usage.add("n", 0, 3)
+    assert usage.wait_us(demand, 0) == 0

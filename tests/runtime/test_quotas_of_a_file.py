@@ -1,0 +1,237 @@
+"""What all sessions of a file use together: rates, pools and tasks at once, across kernels."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from attrs import evolve
+
+import flightlog
+from flightlog import Kernel, Pool, Quotas, Rate
+from flightlog.errors import UsageError
+from flightlog.events import (
+    BudgetAlert,
+    RequestSent,
+    SessionOpened,
+    TaskState,
+    ToolCall,
+    ToolResult,
+)
+from flightlog.runtime.clock import Clock
+from flightlog.testing import Bundle, FakeModel, calls, fixed_clock, words
+from flightlog_hookspecs import Tool, tool
+from flightlog_hookspecs.events import TaskClass
+from support.kernels import events_of, new_id, records_of
+
+CHARGED = "SELECT sum(charged) FROM events JOIN session_keys k USING(session) WHERE k.name < 'n'"
+START_US = 1_700_000_000_000_000
+
+
+@tool(mode="parallel", effect="read")
+async def look(at: int = 0) -> str:
+    """Look."""
+    return f"nothing at {at}"
+
+
+def clock() -> Clock:
+    """A wall clock that goes with trio's."""
+    now_us = lambda: START_US + int(trio.current_time() * 1_000_000)  # noqa: E731
+    return evolve(fixed_clock(), new_id=new_id, now_us=now_us)
+
+
+@asynccontextmanager
+async def kernel_of(path: Path, quotas: Quotas, *tools: Tool, model: Any = None) -> AsyncIterator[Kernel]:
+    bundle = Bundle(adapters=[model or FakeModel([])], tools=tools or (look,))
+    async with flightlog.open_kernel(path, discover=False, plugins=[bundle], clock=clock(), quotas=quotas) as kernel:
+        yield kernel
+
+
+async def submitted(kernel: Kernel, name: str, task_class: TaskClass = "normal", **wish: Any) -> None:
+    await kernel.tasks.submit("look around", model="fake:m", id=name, task_class=task_class, **wish)
+
+
+def times_of(path: Path, kind: type, *names: str) -> list[float]:
+    """When each event of a kind was written, in seconds."""
+    at_us = [r.at_us for name in names for r in records_of(path, name) if isinstance(r.event, kind)]
+    return sorted((each - START_US) / 1_000_000 for each in at_us)
+
+
+def assert_rate(times: list[float], rate: Rate) -> None:
+    for end in times:
+        assert sum(end - rate.per_s < each <= end for each in times) <= rate.most
+
+
+async def test_calls_of_a_tool_wait_for_its_rate_whoever_makes_them(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path, rate = tmp_path / "a.db", Rate(3, per_s=10)
+    model = FakeModel([calls(*[("look", {"at": n}) for n in range(4)]), words("Seen.")])
+    quotas = Quotas(rates={"tool:look": rate})
+    async with kernel_of(path, quotas, model=model) as one, kernel_of(path, quotas, model=model) as two:
+        await submitted(one, "a")
+        await submitted(two, "b")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: one.work(until_idle=True, tasks_at_once=1))
+            nursery.start_soon(lambda: two.work(until_idle=True, tasks_at_once=1))
+        assert {(await one.tasks.show(name)).state for name in "ab"} == {"completed"}
+    times = times_of(path, ToolCall, "a", "b")
+    assert len(times) == 8
+    assert_rate(times, rate)
+    assert times[-1] < 25, "and they wait no longer than they must"
+
+
+async def test_requests_to_an_adapter_wait_for_its_rate_in_sessions_without_a_task_too(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path, rate = tmp_path / "a.db", Rate(2, per_s=60)
+    async with (
+        kernel_of(path, Quotas(rates={"adapter:fake": rate})) as kernel,
+        kernel.session("s", model="fake:m") as s,
+    ):
+        for text in ("one", "two", "three", "four", "five"):
+            await s.followup(text)
+            turn = await s.run()
+            assert turn is not None
+            assert turn.reason == "completed"
+    times = times_of(path, RequestSent, "s")
+    assert_rate(times, rate)
+    assert times[-1] >= 120
+
+
+async def test_a_restart_does_not_reset_a_rate(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    path, rate = tmp_path / "a.db", Rate(2, per_s=60)
+    for number in range(3):
+        quotas = Quotas(rates={"adapter:fake": rate})
+        async with kernel_of(path, quotas) as kernel, kernel.session(f"s{number}", model="fake:m") as s:
+            await s.followup("go")
+            await s.run()
+    times = times_of(path, RequestSent, "s0", "s1", "s2")
+    assert_rate(times, rate)
+    assert times[2] >= 60
+
+
+async def test_a_task_that_would_wait_too_long_pauses_and_goes_on_when_the_rate_is_free(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path = tmp_path / "a.db"
+    model = FakeModel([calls(("look", {"at": 1})), words("Seen.")])
+    async with kernel_of(path, Quotas(rates={"adapter:fake": Rate(1, per_s=3600)}), model=model) as kernel:
+        await submitted(kernel, "a")
+        await kernel.work(until_idle=True)
+        shown = await kernel.tasks.show("a")
+        assert (shown.state, shown.cause) == ("paused", "quota")
+        assert shown.due_at_us is not None
+        assert 3590 < (shown.due_at_us - START_US) / 1_000_000 <= 3600
+        await trio.sleep(3600)
+        await kernel.work(until_idle=True)
+        assert (await kernel.tasks.show("a")).state == "completed"
+    (alert,) = [e for e in events_of(path, BudgetAlert, "a") if e.level == "exceeded"]
+    assert (alert.card, alert.used, alert.most, alert.then) == ("rate:adapter:fake", 1, 1, "pauses")
+
+
+async def test_a_call_that_the_task_can_do_without_does_not_wait(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path = tmp_path / "a.db"
+
+    @tool(mode="parallel", effect="read", core=False)
+    async def glance(at: int) -> str:
+        """Glance."""
+        return "nothing"
+
+    model = FakeModel([calls(("glance", {"at": 1}), ("glance", {"at": 2})), words("Seen.")])
+    async with kernel_of(path, Quotas(rates={"tool:glance": Rate(1, per_s=5)}), glance, model=model) as kernel:
+        await submitted(kernel, "a")
+        await kernel.work(until_idle=True)
+        assert (await kernel.tasks.show("a")).state == "completed"
+    assert sorted(e.outcome for e in events_of(path, ToolResult, "a")) == ["denied", "ok"]
+    assert len(times_of(path, ToolCall, "a")) == 1
+
+
+async def test_the_tokens_of_a_pool_are_shared_and_come_back(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path = tmp_path / "a.db"
+    quotas = Quotas(pools={"batch": Pool(tokens=Rate(500, per_s=86_400))})
+    async with kernel_of(path, quotas) as kernel:
+        for name in "abcde":
+            await submitted(kernel, name, "batch", parameters={"where": "around the harbour " * 30})
+        await submitted(kernel, "n")
+        await kernel.work(until_idle=True)
+        states = {name: (await kernel.tasks.show(name)).state for name in "abcden"}
+        assert states["n"] == "completed", "another class has its own"
+        assert "paused" in states.values()
+        assert "completed" in [states[name] for name in "abcde"]
+        (used,) = (await kernel.query(CHARGED)).rows[0]
+        assert used <= 500
+        await trio.sleep(86_000)
+        for _ in range(20):
+            await kernel.work(until_idle=True)
+            await trio.sleep(86_000)
+        assert {(await kernel.tasks.show(name)).state for name in "abcde"} == {"completed"}
+
+
+async def test_what_never_fits_into_a_pool_waits_for_a_person(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path = tmp_path / "a.db"
+    async with kernel_of(path, Quotas(pools={"normal": Pool(tokens=Rate(5))})) as kernel:
+        await submitted(kernel, "a")
+        await kernel.work(until_idle=True)
+        shown = await kernel.tasks.show("a")
+        assert (shown.state, shown.cause, shown.due_at_us) == ("paused", "quota", None)
+
+
+async def test_so_many_tasks_of_a_file_at_once_in_all_kernels(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path, at_once, most = tmp_path / "a.db", 0, 0
+
+    @tool(effect="read")
+    async def wait() -> str:
+        """Wait."""
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await trio.sleep(5)
+        at_once -= 1
+        return "waited"
+
+    model = FakeModel([calls(("wait", {})), words("Done.")])
+    quotas = Quotas(tasks_at_once=3, pools={"batch": Pool(tasks_at_once=1)})
+    async with kernel_of(path, quotas, wait, model=model) as one, kernel_of(path, quotas, wait, model=model) as two:
+        for number in range(6):
+            await submitted(one, f"n{number}")
+            await submitted(one, f"b{number}", "batch")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: one.work(tasks_at_once=4))
+            nursery.start_soon(lambda: two.work(tasks_at_once=4))
+            for name in [f"{each}{number}" for each in "nb" for number in range(6)]:
+                assert (await one.tasks.wait(name)).state == "completed"
+            one.leave_work()
+            two.leave_work()
+    assert most <= 3
+    running: dict[str, int] = {}
+    names = [f"b{number}" for number in range(6)]
+    moves = [(r.at_us, name, r.event) for name in names for r in records_of(path, name)]
+    changes = sorted((at_us, name, event.state) for at_us, name, event in moves if isinstance(event, TaskState))
+    for _, name, state in changes:
+        running.pop(name, None)
+        if state == "running":
+            running[name] = 1
+        assert len(running) <= 1, "batch tasks one after the other"
+    opened = sum(len(events_of(path, SessionOpened, f"n{number}")) for number in range(6))
+    assert opened <= 12, "who has no room is not opened again and again"
+
+
+async def test_quotas_are_looked_at_before_anything_is_opened(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        async with flightlog.open_kernel(tmp_path / "a.db", quotas={"tasks": 3}):  # type: ignore[arg-type]
+            pass
+    assert not (tmp_path / "a.db").exists()

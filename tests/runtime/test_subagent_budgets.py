@@ -1,0 +1,87 @@
+"""A task's budget holds for its children: what they are given, what they have used, and how many there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flightlog import Budget
+from flightlog.events import BudgetGranted, SubagentSettled, SubagentSpawned, TaskState, ToolResult, TurnEnd
+from flightlog.testing import Bundle, FakeModel, calls, words
+from flightlog_hookspecs import Subagent, tool
+from flightlog_hookspecs.stream import Usage
+from support.family import child_of
+from support.kernels import events_of, opened, records_of, verified
+
+SCOUT = Subagent(name="scout", description="Looks.", prompt="You look.", model="child:m")
+
+
+@tool(mode="parallel", effect="read")
+async def look(at: int = 0) -> str:
+    """Look."""
+    return f"nothing at {at}"
+
+
+def scouts(count: int, *, usage: Usage | None = None, step: int = 0) -> list[Any]:
+    found = calls(*[("scout", {"task": f"look {step}.{number}"}) for number in range(count)])
+    return [*found, *([usage] if usage else [])]
+
+
+def child_model(*replies: Any) -> FakeModel:
+    return FakeModel(replies, "child")
+
+
+async def brought(path: Path, parent: FakeModel, child: FakeModel, budget: Budget, *, times: int = 1) -> str:
+    async with opened(path, [parent, child], look, plugins=[Bundle(subagents=[SCOUT])]) as kernel:
+        await kernel.tasks.submit("look around", model="fake:m", id="s", budget=budget)
+        for _ in range(times):
+            await kernel.work(until_idle=True)
+        shown = await kernel.tasks.show("s")
+        return f"{shown.state} {shown.cause} {shown.message}".strip()
+
+
+async def test_what_a_child_uses_counts_for_the_task_that_sent_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    parent = FakeModel([scouts(1, usage=Usage(input_tokens=100)), words("Good.")])
+    child = child_model([*calls(("look", {})), Usage(input_tokens=500)], [*words("Sky."), Usage(input_tokens=700)])
+    assert await brought(path, parent, child, Budget(tokens=10_000)) == "completed"
+    (spawned,), (settled,) = events_of(path, SubagentSpawned), events_of(path, SubagentSettled)
+    assert spawned.tokens == (10_000 - 100) // 2
+    assert 1200 <= settled.charged < 1300
+    name = child_of(path)
+    (granted,) = events_of(path, BudgetGranted, name)
+    assert (granted.most, granted.by) == (spawned.tokens, spawned.invocation_id)
+    verified(path, parent, child, name=name)
+
+
+async def test_a_child_stops_where_its_part_ends(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    parent = FakeModel([scouts(1), words("Then not.")])
+    child = child_model(*[[*calls(("look", {"at": n})), Usage(input_tokens=400)] for n in range(90)])
+    await brought(path, parent, child, Budget(tokens=4_000))
+    (settled,) = events_of(path, SubagentSettled)
+    assert settled.reason == "paused"
+    assert settled.charged <= 2_000
+    assert len(child.requests) <= 5
+    assert events_of(path, TurnEnd, child_of(path))[-1].cause == "quota"
+
+
+async def test_so_many_children_and_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    parent, child = FakeModel([scouts(3), words("Good.")]), child_model()
+    assert await brought(path, parent, child, Budget(subagents=2)) == "paused quota subagents: 2 of 2 are used"
+    assert len(events_of(path, SubagentSpawned)) == 2
+    assert sorted(result.outcome for result in events_of(path, ToolResult)) == ["error", "ok", "ok"]
+
+
+async def test_without_a_budget_there_is_a_bound_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    parent, child = FakeModel([scouts(9, step=step) for step in range(20)]), child_model()
+    async with opened(path, [parent, child], plugins=[Bundle(subagents=[SCOUT])]) as kernel:
+        await kernel.tasks.submit("look around", model="fake:m", id="s")
+        await kernel.work(until_idle=True)
+        shown = await kernel.tasks.show("s")
+    assert (shown.state, shown.cause) == ("paused", "quota")
+    assert len(events_of(path, SubagentSpawned)) == 60
+    assert [event.state for event in events_of(path, TaskState)] == ["running", "paused"]
+    assert len(records_of(path)) > 60
