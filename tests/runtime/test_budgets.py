@@ -18,6 +18,7 @@ from flightlog.events import (
     BudgetAlert,
     BudgetDegraded,
     BudgetGranted,
+    CheckpointWritten,
     CompactionEnd,
     ContextBuilt,
     LetterTaken,
@@ -518,3 +519,31 @@ async def test_for_any_usage_and_crash_no_card_is_exceeded_and_no_work_is_lost(
             await kernel.tasks.grant("t", Budget(tokens=10**6, calls=10**6, requests=10**6))
             assert await go_on(kernel) == "completed"
     verified(cut, model, name="t")
+
+
+async def test_a_fork_of_a_task_has_its_budget_and_has_used_what_its_steps_have_used(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    model = FakeModel([*looking(3, usage=Usage(input_tokens=500)), words("Seen.")])
+    async with opened(path, model, look) as kernel:
+        await submitted(kernel, Budget(tokens=5_000, calls_of={"look": 3}, requests_of={"fake": 9}))
+        assert await go_on(kernel) == "completed"
+        light = [
+            r.seq for r in records_of(path, "t") if isinstance(r.event, CheckpointWritten) and r.event.level == "light"
+        ]
+        fork = await kernel.fork_task("t", light[1])
+        used = {card.card: (card.used, card.most) for card in kernel.read(fork).budget()}
+        assert used == {"calls:look": (2, 3), "requests:fake": (2, 9), "tokens": (1000, 5_000)}
+        await kernel.work(until_idle=True)
+    verified(path, model, name=fork)
+
+
+async def test_a_budget_goes_with_its_session_where_that_is_exported(tmp_path: Path) -> None:
+    path, other = tmp_path / "a.db", tmp_path / "b.db"
+    assert await worked(path, FakeModel(looking(9)), Budget(requests=2)) == "paused quota requests: 2 of 2 are used"
+    async with opened(path, FakeModel([])) as kernel:
+        kernel.read("t").export(tmp_path / "t.jsonl")
+    async with opened(other, FakeModel(looking(9)), look) as kernel:
+        await kernel.import_session(tmp_path / "t.jsonl")
+        assert await go_on(kernel) == "paused quota requests: 2 of 2 are used"
+        await kernel.tasks.grant("t", Budget(requests=1))
+        assert await go_on(kernel) == "paused quota requests: 3 of 3 are used"
