@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from attrs import evolve
 
+from flightlog.core import canonical
 from flightlog.core.context import given, joined, news
 from flightlog.core.fingerprint import Basis
 from flightlog.core.request import changes
 from flightlog.core.state import State
+from flightlog.core.task import Task
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.prompting import Prompt
 from flightlog.runtime.surroundings import Surroundings
@@ -23,7 +25,7 @@ from flightlog_hookspecs.events import (
     RequestHeader,
     UserMessage,
 )
-from flightlog_hookspecs.hooks import StepView
+from flightlog_hookspecs.hooks import StepView, TaskView
 
 
 class Briefing:
@@ -113,6 +115,8 @@ class Briefing:
             model=self._model if step == 1 else state.model,
             session_model=self._model,
             messages=self._journal.history.messages(),
+            facts=state.facts,
+            task=_task_view(self._journal.session, state.task) if state.task else None,
         )
 
     def _failing_services(self) -> list[PluginFault]:
@@ -152,6 +156,16 @@ def _told(state: State, texts: Mapping[str, str], new_id: Callable[[], str]) -> 
         UserMessage(message_id=new_id(), content=content, source="context", section=section)
         for section, content in news(given(state), texts)
     ]
+
+
+def _task_view(session: str, task: Task) -> TaskView:
+    return TaskView(
+        id=session,
+        goal=task.goal,
+        parameters=canonical.loads(task.parameters),
+        done=task.done,
+        steps_left=max(0, task.submitted.max_steps - task.run_steps),
+    )
 
 
 def _changed_plugins(logged: Sequence[PluginVersion], registered: Sequence[PluginVersion]) -> list[Event]:
