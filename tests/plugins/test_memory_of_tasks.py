@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import flightlog
-from flightlog.errors import StoreError, UsageError
+from flightlog.errors import LogCorrupt, StoreError, ToolError, UsageError
 from flightlog.testing import FakeModel, calls, words
 from flightlog_hookspecs.content import text_blocks
 from flightlog_hookspecs.events import (
@@ -24,6 +25,7 @@ from flightlog_hookspecs.events import (
     UserMessage,
 )
 from flightlog_plugins.memory import TEXT_MAX_CHARS, Memory, Remembered
+from flightlog_plugins.memory.index import WordIndex
 from flightlog_plugins.memory.remembered import GOAL_MAX_CHARS, Follower
 from support.kernels import events_of, opened, verified
 from support.wall import Wall
@@ -92,6 +94,25 @@ async def test_what_the_index_missed_of_a_task_that_nobody_opens_again_is_made_u
         await kernel.tasks.submit("Find the staging database", model="fake:m")
         await kernel.work(until_idle=True)
     assert recalled(tmp_path, "heron") == [HERON]
+
+
+async def test_a_session_that_cannot_be_read_costs_one_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two"):
+        async with opened(tmp_path / "a.db", FakeModel([words("It is called heron.")])) as kernel:
+            await kernel.tasks.submit(f"Find {name}", model="fake:m", id=name)
+            await kernel.work(until_idle=True)
+    plugin, records = memory_of(tmp_path), flightlog.SessionReader.records
+    WordIndex(str(tmp_path / "memory.db")).rebuild(lambda writer: None)
+
+    def broken(self: flightlog.SessionReader) -> Iterator[Record]:
+        if self.session == "one":
+            raise LogCorrupt("one", 3, "hash-chain", "planted")
+        return records(self)
+
+    monkeypatch.setattr(flightlog.SessionReader, "records", broken)
+    with pytest.raises(ToolError, match="planted"):
+        plugin.recall(call_in(tmp_path), "heron")
+    assert "Find two" in plugin.recall(call_in(tmp_path), "heron")
 
 
 async def test_only_the_last_words_are_its_conclusion_and_the_goal_is_that_of_the_end(tmp_path: Path) -> None:

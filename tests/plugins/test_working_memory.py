@@ -8,7 +8,7 @@ import pytest
 
 import flightlog
 from flightlog.testing import Bundle, FakeModel, calls, words
-from flightlog_hookspecs import StepView, TaskView, Tool
+from flightlog_hookspecs import PromptSection, StepView, TaskView, Tool
 from flightlog_hookspecs.content import text_blocks
 from flightlog_hookspecs.errors import ToolError
 from flightlog_hookspecs.events import CompactionEnd, ToolResult, UserMessage
@@ -159,8 +159,10 @@ async def gone_on(path: Path, plugin: object) -> list[str]:
 
 
 async def test_a_task_that_goes_on_is_told_what_it_noted_unless_a_section_says_it(tmp_path: Path) -> None:
-    (text,) = await gone_on(tmp_path / "a.db", Bundle(tools=[Tool(body=note, effect="idempotent")]))
+    birds = PromptSection(name="birds", rank=1, render=lambda: "heron, stork", kind="runtime")  # says no such fact
+    tools = [Tool(body=note, effect="idempotent")]
+    (text,) = await gone_on(tmp_path / "a.db", Bundle(tools=tools, sections=[birds]))
     assert f"Goal: {GOAL}\nWhat you have noted:\n- staging: heron\n- next step: ask Ada\n" in text
-    (text,) = await gone_on(tmp_path / "b.db", working_memory)
+    (text,) = await gone_on(tmp_path / "b.db", working_memory)  # which says "Next step" with a capital
     assert "heron" not in text
     assert told(tmp_path / "b.db", "t")[-1].endswith("- staging: heron\nNext step: ask Ada")

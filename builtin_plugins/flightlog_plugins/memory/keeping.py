@@ -90,19 +90,26 @@ class Keeper:
     def _look(self, session: str) -> None:
         """Once in this process, catch up with what others have missed, maybe in sessions that nobody opens again.
 
-        Not with `session`, which is open here, so that its own end or beginning sees to it.
+        Not with `session`, which is open here, so that its own end or beginning sees to it. One that cannot be read is
+        left out, and the error is raised once all others were: it costs one search.
         """
         if self._looked or not self._looking.acquire(blocking=False):
             return
         try:
             followed = self._usable(self.index.followed)
+            unread: Exception | None = None
             with self.open_log() as log:
                 for other in log.names():
                     if other != session and log.session(other).length() > followed.get(other, 0):
-                        self._usable(partial(self._write, _read(log, other)))
+                        try:
+                            self._usable(partial(self._write, _read(log, other)))
+                        except Exception as error:
+                            unread = unread or error
             self._looked = True
         finally:
             self._looking.release()
+        if unread is not None:
+            raise unread
 
     def _usable(self, use: Callable[[], T]) -> T:
         """What `use` returns, on an index that is made anew if it cannot be used."""

@@ -200,9 +200,9 @@ def recollection(state: State, changed: Sequence[str] = ()) -> str:
 
 
 def _unsaid(state: State) -> dict[str, str]:
-    """The facts that no prompt section tells the model."""
-    said = state.context.values()
-    return {name: text for name, text in state.facts.items() if not any(text in words for words in said)}
+    """The facts that no prompt section tells the model, each as its name, a colon and its text."""
+    said = "\n".join(state.context.values()).casefold()
+    return {name: text for name, text in state.facts.items() if f"{name}: {text}".casefold() not in said}
 
 
 def _news(answer: Answer) -> tuple[Block, ...]:
