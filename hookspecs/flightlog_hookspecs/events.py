@@ -16,7 +16,7 @@ from attrs import field, frozen
 from flightlog_hookspecs.content import Block, BlockType, text_of
 from flightlog_hookspecs.errors import FailureKind
 from flightlog_hookspecs.stream import FinishReason
-from flightlog_hookspecs.tools import Effect, Mode, Outcome
+from flightlog_hookspecs.tools import Effect, Fact, Mode, Outcome
 
 Slot = Literal["next_turn", "next_step"]
 Source = Literal["user", "plugin", "context", "resync", "subagent", "timer", "kernel", "summary"]
@@ -429,7 +429,7 @@ class ToolResult:
     `call_seq` is the row of the newest `tool/call`, None when no body ran. `duration_us` is microseconds.
     Of a call that was cut off, `told_by` says who knew how it ended, when the body itself could not say any more.
     One that `replaces` the result in that row says the same in fewer words, and the model is sent it instead from now
-    on.
+    on. `facts` are those that the call has the session keep in its working memory.
     """
 
     kind: ClassVar[Literal["tool/result"]] = "tool/result"
@@ -444,6 +444,7 @@ class ToolResult:
     spill: Spill | None = None
     told_by: ToldBy = ""
     replaces: int | None = None
+    facts: tuple[Fact, ...] = ()
 
     @property
     def text(self) -> str:

@@ -29,7 +29,7 @@ from flightlog_hookspecs.content import Block, text_blocks
 from flightlog_hookspecs.errors import FailureKind
 from flightlog_hookspecs.events import Head, Message, Record
 from flightlog_hookspecs.stream import Usage
-from flightlog_hookspecs.tools import Effect, Outcome, ToolOutput
+from flightlog_hookspecs.tools import Effect, Fact, Outcome, ToolOutput
 
 Point = Literal[
     "before_step",
@@ -40,6 +40,22 @@ Point = Literal[
     "turn_stopping",
     "event_committed",
 ]
+
+
+@frozen(kw_only=True)
+class TaskView:
+    """The task that a session is for."""
+
+    id: str
+    """Its id, which is the session's name."""
+    goal: str
+    """What is to be reached now."""
+    parameters: Any
+    """The goal's parameters, from JSON."""
+    done: str
+    """What was done so far by the log's own count, in a few words."""
+    steps_left: int
+    """How many steps it may still have, one that is open included."""
 
 
 @frozen(kw_only=True)
@@ -58,6 +74,10 @@ class StepView:
     """"adapter:model" that the session was opened with."""
     messages: Sequence[Message] = field(repr=False)
     """What the model will see, in order."""
+    facts: Mapping[str, str] = field(factory=dict)
+    """What tools have noted in the session's working memory: each fact's text by its name, the oldest name first."""
+    task: TaskView | None = None
+    """The task that the session is for, None when it is no task's."""
 
 
 @frozen(kw_only=True)
@@ -114,6 +134,8 @@ class FinishedCall:
     """What the model would be given."""
     duration_us: int
     """How long the body took, in microseconds."""
+    facts: tuple[Fact, ...] = ()
+    """What it has noted. What replaces the result has facts of its own, so pass these on to keep them."""
 
 
 @frozen(kw_only=True)

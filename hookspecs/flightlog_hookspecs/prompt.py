@@ -9,7 +9,7 @@ from attrs import frozen
 
 from flightlog_hookspecs.hooks import StepView
 
-SectionKind = Literal["static", "runtime"]
+SectionKind = Literal["static", "runtime", "last"]
 
 
 @frozen(kw_only=True)
@@ -18,6 +18,8 @@ class PromptSection:
 
     A "static" section is part of the system text; it is rendered at the first request of a turn. A
     "runtime" section is rendered at the first request of each step and never part of the system text.
+    A "last" one is a runtime section that stands behind all others, and is said again where a head begins: so it
+    stands last there, whatever was said before.
     What was sent is never rewritten: a text that differs from the one the model was last given is
     appended as a message with source "context", once; one that is gone is said to be gone, once.
 
@@ -32,6 +34,6 @@ class PromptSection:
     render: Callable[[], str | Awaitable[str]] | Callable[[StepView], str | Awaitable[str]]
     """Returns the text, sync or async; "" for nothing this time. It is given the step if it requires an argument."""
     kind: SectionKind = "static"
-    """Whether it is part of the system text."""
+    """Where it stands: in the system text, or in messages."""
     limit_s: float = 5.0
     """Seconds that `render` may take each time."""

@@ -87,6 +87,22 @@ class ToolContext:
     """The database of a transactional tool, for the time of the call, in the thread of its body."""
 
 
+@frozen
+class Fact:
+    """Something that stays in a session's working memory, whatever becomes of the conversation."""
+
+    name: str
+    """What it is about, in 1 to 100 characters. A later fact of that name takes its place."""
+    text: str
+    """What is known; "" takes the fact of that name away."""
+
+
+def _facts(facts: Mapping[str, str] | tuple[Fact, ...]) -> tuple[Fact, ...]:
+    if isinstance(facts, Mapping):
+        return tuple(Fact(name, text) for name, text in facts.items())
+    return facts
+
+
 @frozen(kw_only=True)
 class ToolOutput:
     """A result built by hand."""
@@ -95,6 +111,11 @@ class ToolOutput:
     """Texts and files, or a string, for the model."""
     is_error: bool = False
     """Whether the call counts as failed."""
+    facts: tuple[Fact, ...] = field(default=(), converter=_facts)
+    """What is to stay in the session's working memory; also a mapping from name to text.
+
+    A session has up to 50, of 8000 characters in all; a call that would bring more is an error, and notes nothing.
+    """
 
 
 @frozen

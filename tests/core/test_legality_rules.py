@@ -61,6 +61,7 @@ from flightlog_hookspecs.events import (
     UnknownEvent,
     UserMessage,
 )
+from flightlog_hookspecs.tools import Fact
 
 Log = tuple[Event, ...]
 Case = tuple[Sequence[Event], Event]
@@ -466,6 +467,17 @@ CASES: dict[str, list[Case]] = {
         (DOUBTED, evolve(NOTHING, remember=True)),
     ],
     "result-told": [(CALLING, evolve(UNSTARTED, told_by=told_by)) for told_by in ("reconcile", "person", "done_row")],
+    "facts-fit": [
+        (STARTED, evolve(RESULT, facts=(Fact("", "blue"),))),
+        (STARTED, evolve(RESULT, facts=(Fact("n" * 101, "blue"),))),
+        (STARTED, evolve(RESULT, facts=tuple(Fact(f"f{number}", "x") for number in range(51)))),
+        (STARTED, evolve(RESULT, facts=(Fact("sky", "x" * 7998),))),
+        (
+            (*TWO, evolve(RESULT, facts=(Fact("sky", "x" * 7000),))),
+            evolve(RESULT, position=1, call_id="c2", call_seq=12, facts=(Fact("sea", "x" * 1000),)),
+        ),
+        ((*OVER, PRUNES), evolve(SHORT, facts=(Fact("sky", "blue"),))),
+    ],
     "timer-set": [
         ((*REST, SET), SET),
         ((*REST, SET, FIRED), SET),

@@ -8,7 +8,7 @@ import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from flightlog_hookspecs.errors import StoreError, ToolError, UsageError
 from flightlog_hookspecs.events import PluginFault, Record, SessionOpened, ToolCall, ToolResult, UserMessage
 from flightlog_plugins import memory
 from flightlog_plugins.memory import Memory
-from flightlog_plugins.memory.index import Index
+from flightlog_plugins.memory.index import WordIndex
 from flightlog_plugins.memory.keeping import Keeper
 from flightlog_plugins.memory.remembered import Remembered
 from support.kernels import events_of, records_of, verified
@@ -37,6 +37,11 @@ LOG, INDEX = "a.db", "memory.db"
 def memory_of(folder: Path, **options: Any) -> Memory:
     """The plugin for the log in `folder`."""
     return Memory(folder / INDEX, log=lambda: flightlog.open_log(folder / LOG, discover=False), **options)
+
+
+def noted(text: str) -> Remembered:
+    """A piece of knowledge."""
+    return Remembered(kind="knowledge", text=text, session="s", at_us=0)
 
 
 def remembering(*texts: str, kind: str = "knowledge") -> FakeModel:
@@ -153,17 +158,15 @@ TEXTS = [
 def test_chinese_and_english_are_found_by_whole_questions_and_short_words(
     tmp_path: Path, query: str, found: int
 ) -> None:
-    index = Index(str(tmp_path / INDEX), lambda session: "")
-    index.rebuild(
-        lambda writer: [writer.add(Remembered(kind="knowledge", text=t, session="s", at_us=0)) for t in TEXTS] and None
-    )
+    index = WordIndex(str(tmp_path / INDEX))
+    index.rebuild(lambda writer: [writer.add(noted(text), "") for text in TEXTS] and None)
     results = index.search(query, subject="", beside="", limit=20)
     assert [result.text for result in results][:1] == [TEXTS[found]]
 
 
 @pytest.mark.parametrize("query", ["", "?!", "\0", '"', "*", "🦜", "x" * 100_000, "的" * 10_000, "a " * 50_000])
 def test_no_query_is_an_error(tmp_path: Path, query: str) -> None:
-    index = Index(str(tmp_path / INDEX), lambda session: "")
+    index = WordIndex(str(tmp_path / INDEX))
     index.rebuild(lambda writer: None)
     assert index.search(query, subject="", beside="", limit=20) == []
 
@@ -172,10 +175,16 @@ def test_no_query_is_an_error(tmp_path: Path, query: str) -> None:
 @given(text=st.text(min_size=1, max_size=40), around=st.text(max_size=20))
 def test_every_text_is_found_by_itself_and_no_query_breaks(tmp_path: Path, text: str, around: str) -> None:
     text, around = (each.encode(errors="replace").decode() for each in (text, around))
-    index = Index(str(subfolder(tmp_path) / INDEX), lambda session: "")
-    index.rebuild(lambda writer: writer.add(Remembered(kind="knowledge", text=f"zebra {text}", session="s", at_us=0)))
+    index = WordIndex(str(subfolder(tmp_path) / INDEX))
+    index.rebuild(lambda writer: writer.add(noted(f"zebra {text}"), ""))
     index.search(text + around, subject="", beside="", limit=5)
     assert [found.text for found in index.search(f"zebra {text}", subject="", beside="", limit=5)] == [f"zebra {text}"]
+
+
+async def test_half_a_character_does_not_keep_the_rest_from_being_remembered(tmp_path: Path) -> None:
+    model = FakeModel([calls(("remember", {"text": "The heron \ud83d flies.", "kind": "knowledge"}))])
+    await run(tmp_path, "one", model)
+    assert held(tmp_path) == [("knowledge", "The heron ? flies.", "one")]
 
 
 async def test_the_same_is_remembered_once_whoever_remembers_it(tmp_path: Path) -> None:
@@ -337,33 +346,37 @@ async def test_an_index_that_missed_what_was_committed_catches_up_when_the_sessi
 async def test_a_record_that_could_not_be_taken_in_is_made_up_for_at_the_end_of_the_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add, broken = memory.keeping.Writer.add, [True]
+    add, broken = memory.index.Writer.add, [True]
 
-    def failing(self: Any, found: Remembered) -> None:
+    def failing(self: Any, found: Remembered, subject: str) -> None:
         if broken:
             broken.clear()
             raise OSError("planted: the disk is full")
-        add(self, found)
+        add(self, found, subject)
 
-    monkeypatch.setattr(memory.keeping.Writer, "add", failing)
+    monkeypatch.setattr(memory.index.Writer, "add", failing)
     await run(tmp_path, "one", remembering("The database is heron."))
     assert broken == []
     assert held(tmp_path) == [("knowledge", "The database is heron.", "one")]
 
 
-async def test_sessions_that_are_closed_cleanly_are_not_read_again(tmp_path: Path) -> None:
-    opened: list[int] = []
+async def test_sessions_that_are_closed_cleanly_are_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    records = flightlog.SessionReader.records
 
-    def log() -> flightlog.LogReader:
-        opened.append(1)
-        return flightlog.open_log(tmp_path / LOG, discover=False)
+    def counted(self: flightlog.SessionReader) -> Iterator[Record]:
+        read.append(self.session)
+        return records(self)
 
-    plugin = Memory(tmp_path / INDEX, log=log)
-    await run(tmp_path, "one", remembering("The database is heron."), plugin)
-    assert len(opened) == 1, "for the index that was not there"
+    monkeypatch.setattr(flightlog.SessionReader, "records", counted)
+    await run(tmp_path, "one", remembering("The database is heron."))
+    assert read == ["one"], "for the index that was not there"
     for _ in range(3):
-        await run(tmp_path, "one", FakeModel([]), plugin)
-    assert len(opened) == 1
+        read.clear()
+        await run(tmp_path, "one", FakeModel([]))
+        assert read == []
 
 
 async def test_memories_of_another_subject_are_out_of_reach(tmp_path: Path) -> None:
@@ -386,7 +399,7 @@ async def test_only_the_user_of_the_process_may_read_the_index(tmp_path: Path) -
 def test_nobody_adds_to_an_index_that_is_about_to_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be lost."""
     monkeypatch.setattr(memory.index, "BUSY_MAX_S", 0.0)
-    ours, theirs = (Index(str(tmp_path / INDEX), lambda session: "") for _ in range(2))
+    ours, theirs = (WordIndex(str(tmp_path / INDEX)) for _ in range(2))
     ours.rebuild(lambda writer: None)
 
     def fill(writer: Any) -> None:
@@ -395,24 +408,24 @@ def test_nobody_adds_to_an_index_that_is_about_to_be_replaced(tmp_path: Path, mo
 
     ours.rebuild(fill)
     with theirs.writing() as writer:
-        writer.add(Remembered(kind="knowledge", text="heron", session="s", at_us=0))
+        writer.add(noted("heron"), "")
     assert len(held(tmp_path)) == 1
 
 
 PROCESS = """
 import sys
-from flightlog_plugins.memory.index import Index
+from flightlog_plugins.memory.index import WordIndex
 from flightlog_plugins.memory.remembered import Remembered
-index = Index(sys.argv[1], lambda session: "")
+index = WordIndex(sys.argv[1])
 for number in range(30):
     with index.writing() as writer:
-        writer.add(Remembered(kind="knowledge", text=f"{sys.argv[2]} {number}", session="s", at_us=0))
+        writer.add(Remembered(kind="knowledge", text=f"{sys.argv[2]} {number}", session="s", at_us=0), "")
 """
 
 
 @pytest.mark.kill
 def test_several_processes_add_to_one_index(tmp_path: Path) -> None:
-    Index(str(tmp_path / INDEX), lambda session: "").rebuild(lambda writer: None)
+    WordIndex(str(tmp_path / INDEX)).rebuild(lambda writer: None)
     started = [
         subprocess.Popen([sys.executable, "-c", PROCESS, str(tmp_path / INDEX), name])
         for name in ("one", "two", "three")
@@ -456,6 +469,9 @@ def test_a_result_whose_call_was_missed_makes_the_session_be_read_again(tmp_path
     ]
 
     class Canned:
+        def length(self) -> int:
+            return len(rows)
+
         def records(self) -> list[Record]:
             return rows
 
@@ -465,7 +481,7 @@ def test_a_result_whose_call_was_missed_makes_the_session_be_read_again(tmp_path
         def session(self, name: str) -> Canned:
             return self
 
-    keeper = Keeper(Index(str(tmp_path / INDEX), lambda session: ""), lambda: nullcontext(Canned()))
+    keeper = Keeper(WordIndex(str(tmp_path / INDEX)), lambda: nullcontext(Canned()), lambda session: "")
     keeper.index.rebuild(lambda writer: writer.follow("s", 6))
     keeper.follow(rows[0])
     keeper.follow(rows[2])

@@ -17,7 +17,8 @@ import flightlog
 from flightlog.runtime.plugins import load_plugins
 from support.children import told_by
 
-BUILT_IN = sorted(load_plugins(discover=True, plugins=()).tools)
+_REGISTRY = load_plugins(discover=True, plugins=())
+BUILT_IN, SECTIONS = sorted(_REGISTRY.tools), sorted(_REGISTRY.sections)
 """The tools of the plugins in the box that are discovered."""
 
 HEADER = """
@@ -268,7 +269,7 @@ def test_only_the_broken_ones_are_listed(seen: dict[str, Any]) -> None:
 
 def test_nothing_of_a_broken_plugin_is_registered(seen: dict[str, Any]) -> None:
     assert seen["tools"] == sorted([*BUILT_IN, "class_tool", "good_tool"])
-    assert seen["sections"] == ["good"]
+    assert seen["sections"] == sorted([*SECTIONS, "good"])
     assert not set(seen["versions"]) & set(BROKEN)
 
 
@@ -376,7 +377,7 @@ def test_metadata_that_cannot_be_read_hides_no_other_plugin(tmp_path: Path) -> N
     torn = tmp_path / "torn-1.2.3.dist-info" / "entry_points.txt"
     torn.write_text("[flightlog]\ntorn\n")
     tools, problems, _ = found(tmp_path, "true")
-    assert tools == sorted([*BUILT_IN, "quiet"])
+    assert tools == sorted([*BUILT_IN, *SECTIONS, "quiet"])
     assert list(problems) == ["torn"]
     assert problems["torn"][1] == str(torn)
 
@@ -399,12 +400,12 @@ def test_a_package_that_pip_installed_is_found_and_gone_once_pip_removed_it(tmp_
     run_pip("--python", python, "install", "--no-index", "--no-deps", str(wheel), str(broken))
     (packages,) = site.glob("lib/*/site-packages")
     tools, problems, _ = found(packages, "true")
-    assert tools == sorted([*BUILT_IN, "really"])
+    assert tools == sorted([*BUILT_IN, *SECTIONS, "really"])
     file, _, line = problems["torn_plugin"][1].rpartition(":")
     assert file == str(packages / "torn_plugin.py")
     assert Path(file).read_text().splitlines()[int(line) - 1] == LOUD
     run_pip("--python", python, "uninstall", "--yes", "real_plugin", "torn_plugin")
-    assert found(packages, "true")[:2] == (BUILT_IN, {})
+    assert found(packages, "true")[:2] == (sorted([*BUILT_IN, *SECTIONS]), {})
 
 
 def run_pip(*arguments: str) -> None:

@@ -73,7 +73,7 @@ from flightlog_hookspecs.events import (
     UnknownEvent,
     UserMessage,
 )
-from flightlog_hookspecs.tools import REPEATABLE, Effect
+from flightlog_hookspecs.tools import REPEATABLE, Effect, Fact
 from support import values
 
 T = TypeVar("T")
@@ -83,6 +83,9 @@ START_US = 1_700_000_000_000_000
 ADAPTER = "fake"
 
 _words = values.texts()
+_facts = st.just(()) | st.lists(
+    st.builds(Fact, st.sampled_from(["a", "b", "c d"]), values.texts(large=False)), max_size=3
+).map(tuple)
 _brief = values.texts(large=False)
 _jump_us = st.sampled_from([0, 0, 1, 999, 1000, 1_000_000, -5_000_000, 86_400_000_000])
 _sources: st.SearchStrategy[Source] = st.sampled_from(["user", "plugin", "context", "resync", "subagent", "timer"])
@@ -312,6 +315,7 @@ class Walk:
                 replaces=self._history.row(place),
                 duration_us=0,
                 spill=None,
+                facts=(),
             )
             for place, message in self._covered()
             if isinstance(message, ToolResult) and start.from_seq <= place[0] <= start.to_seq
@@ -760,6 +764,7 @@ class Walk:
                 content=self._drawn(st.lists(_given_blocks, max_size=2).map(tuple)),
                 call_seq=call.started_seq,
                 duration_us=self._drawn(st.integers(0, 10**6)) if call.started else 0,
+                facts=self._drawn(_facts) if outcome in ("ok", "error") else (),
             ),
         )
 

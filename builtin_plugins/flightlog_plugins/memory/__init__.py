@@ -3,8 +3,9 @@
     Memory("memory.db", log=lambda: flightlog.open_log("agent.db", discover=False))
 
 The tools `remember` and `recall`, and the prompt section "memory" with what fits the last message. What was
-remembered stands in the log, in the calls of `remember`. The index is a file that can be deleted at any time:
-it follows the log and is made anew from it when it is missing or damaged. After a purge the host says `rebuild()`.
+remembered stands in the log: in the calls of `remember`, and for a task that was completed in its goal and the model's
+last words, which are its conclusion. The index is a file that can be deleted at any time: it follows the log and is
+made anew from it when it is missing or damaged. After a purge the host says `rebuild()`.
 
 Whoever shares an index shares memories, across all its sessions; `subject` tells them apart by the session's name.
 """
@@ -22,11 +23,23 @@ from attrs import define, field
 from flightlog_hookspecs import Hook, PromptSection, StepView, Tool, ToolContext, UserMessage, hookimpl
 from flightlog_hookspecs.errors import ToolError, UsageError
 from flightlog_hookspecs.events import Record
-from flightlog_plugins.memory.index import Index
+from flightlog_plugins.memory.index import WordIndex
+from flightlog_plugins.memory.interface import IndexWriter, MemoryIndex, Unusable
 from flightlog_plugins.memory.keeping import Keeper, matters
 from flightlog_plugins.memory.remembered import TEXT_MAX_CHARS, Kind, Log, OpenLog, Remembered, SessionLog
 
-__all__ = ["TEXT_MAX_CHARS", "Kind", "Log", "Memory", "OpenLog", "SessionLog"]
+__all__ = [
+    "TEXT_MAX_CHARS",
+    "IndexWriter",
+    "Kind",
+    "Log",
+    "Memory",
+    "MemoryIndex",
+    "OpenLog",
+    "Remembered",
+    "SessionLog",
+    "Unusable",
+]
 
 RANK: Final = 30
 SECTION_MEMORIES_MAX: Final = 5
@@ -48,13 +61,13 @@ def _nobody(session: str) -> str:
 
 @define(eq=False)
 class Memory:
-    """A plugin for one log. `index` is the path of the index, `log` opens the log to read, in a thread.
+    """A plugin for one log. `log` opens it to read, in a thread.
 
-    `subject` says whose memories a session has, by its name. Raises `UsageError` when something that is no index
-    stands at `index`.
+    `index` is the path of an index by words, or another `MemoryIndex`. `subject` says whose memories a session has, by
+    its name. Raises `UsageError` when something that is no index stands at the path.
     """
 
-    index: str = field(converter=os.fspath)
+    index: str | os.PathLike[str] | MemoryIndex
     log: OpenLog = field(kw_only=True, repr=False)
     subject: Callable[[str], str] = field(default=_nobody, kw_only=True, repr=False)
     _keeper: Keeper = field(init=False, repr=False)
@@ -62,9 +75,7 @@ class Memory:
     def __attrs_post_init__(self) -> None:
         if not self.index or not callable(self.log) or not callable(self.subject):
             raise UsageError("Memory takes the path of the index, and functions: log opens the log, subject names one")
-        index = Index(os.path.abspath(self.index), self.subject)
-        index.check_ours()
-        self._keeper = Keeper(index, self.log)
+        self._keeper = Keeper(_index(self.index), self.log, self.subject)
 
     def rebuild(self) -> None:
         """Make the index anew from the log; afterwards nothing of a purged session is found, or in the file.
@@ -141,6 +152,14 @@ class Memory:
     def register_hooks(self, register: Callable[[Hook], None]) -> None:
         """Follow the log."""
         register(Hook(point="event_committed", body=self.follow, name="memory", limit_s=FOLLOW_LIMIT_S))
+
+
+def _index(index: str | os.PathLike[str] | MemoryIndex) -> MemoryIndex:
+    if not isinstance(index, (str, os.PathLike)):
+        return index
+    by_words = WordIndex(os.path.abspath(index))
+    by_words.check_ours()
+    return by_words
 
 
 _NOT_ASKED: Final = frozenset({"context", "plugin", "resync", "kernel"})

@@ -1,4 +1,4 @@
-"""The index: a disposable SQLite file of its own that several processes may use. It is never the log's file.
+"""The index by words: a disposable SQLite file of its own that several processes may use, never the log's file.
 
 Whoever writes holds the lock of the file beside it, and opens the index only then. So an index can be replaced
 as a whole, by a new file: that is how one that is missing or damaged comes back, and how what was purged goes,
@@ -22,11 +22,12 @@ from urllib.parse import quote
 from attrs import define, field
 
 from flightlog_hookspecs.errors import UsageError
+from flightlog_plugins.memory.interface import Unusable
 from flightlog_plugins.memory.remembered import Remembered
 from flightlog_plugins.memory.terms import indexed, query
 
 APPLICATION_ID: Final = 0x464C4D4D
-VERSION: Final = 1
+VERSION: Final = 2
 BUSY_MAX_S: Final = 4.0
 """How long to wait for another process."""
 _POLL_S: Final = 0.01
@@ -36,20 +37,18 @@ _ID_AT: Final = slice(68, 72)
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
-class Unusable(Exception):
-    """The index is missing or damaged, or of another version: it must be made anew."""
-
-
 class Writer:
     """Adds to an open index."""
 
-    def __init__(self, connection: sqlite3.Connection, subject_of: Callable[[str], str]) -> None:
+    def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._subject_of = subject_of
 
-    def add(self, found: Remembered) -> None:
-        """Add `found`, unless its subject remembers the same already."""
-        values = (self._subject_of(found.session), found.kind, found.text, found.session, found.at_us)
+    def add(self, found: Remembered, subject: str) -> None:
+        """Add `found`, unless `subject` remembers the same already."""
+        if found.concludes:
+            for row, text in self._connection.execute(_sql("drop"), (found.session,)).fetchall():
+                self._connection.execute(_sql("drop_terms"), (row, indexed(text)))
+        values = (subject, found.kind, found.text, found.session, found.at_us, found.concludes)
         for (row,) in self._connection.execute(_sql("add"), values).fetchall():
             self._connection.execute(_sql("add_terms"), (row, indexed(found.text)))
 
@@ -59,14 +58,10 @@ class Writer:
 
 
 @define(eq=False)
-class Index:
-    """The index at `path`. Everything waits for the disk: call it in a thread.
-
-    What it returns and adds is by subject, which `subject_of` tells by the session's name.
-    """
+class WordIndex:
+    """The index at `path`, a `MemoryIndex`. Everything waits for the disk: call it in a thread."""
 
     path: str
-    subject_of: Callable[[str], str]
     _sound: tuple[int, int] = field(default=(0, 0), init=False)
 
     def search(self, words: str, *, subject: str, beside: str, limit: int) -> list[Remembered]:
@@ -76,12 +71,15 @@ class Index:
             return []
         with self._opened() as connection:
             rows = connection.execute(_sql("search"), (wanted, subject, beside, limit)).fetchall()
-        return [Remembered(kind=kind, text=text, session=name, at_us=at_us) for kind, text, name, at_us in rows]
+        return [
+            Remembered(kind=kind, text=text, session=name, at_us=at_us, concludes=bool(concludes))
+            for kind, text, name, at_us, concludes in rows
+        ]
 
-    def followed(self, session: str) -> int:
-        """The last row of `session` that was read, 0 for none."""
+    def followed(self) -> dict[str, int]:
+        """The last row that was read of each session."""
         with self._opened() as connection:
-            return int(next(connection.execute(_sql("followed"), (session,)), (0,))[0])
+            return dict(connection.execute(_sql("followed")).fetchall())
 
     @contextmanager
     def writing(self) -> Iterator[Writer]:
@@ -89,7 +87,7 @@ class Index:
         with self._alone(), self._opened() as connection:
             connection.execute(_sql("safely"))
             connection.execute(_sql("begin"))
-            yield Writer(connection, self.subject_of)
+            yield Writer(connection)
             connection.execute(_sql("commit"))
 
     def rebuild(self, fill: Callable[[Writer], None], *, unless_sound: bool = False) -> None:
@@ -106,7 +104,7 @@ class Index:
                 with closing(_connected(new)) as connection:
                     connection.executescript(_sql("schema"))
                     connection.execute(_sql("begin"))
-                    fill(Writer(connection, self.subject_of))
+                    fill(Writer(connection))
                     connection.execute(_sql("commit"))
                 # The old one goes first: a journal that a kill left behind must not be played into the new one.
                 _remove(self.path)

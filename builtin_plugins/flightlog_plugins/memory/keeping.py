@@ -1,18 +1,22 @@
 """Keeping the index behind the log.
 
-It follows what is committed, catches up where it may have missed something, and is made anew when it is unusable.
+It follows what is committed, catches up where it may have missed something, and is made anew when it is unusable. What
+a process that was killed had no time for, the next one makes up for: of a session as that is opened again, and of all
+others before anything is looked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from threading import Lock
 from typing import TypeVar
 
 from attrs import define, field, frozen
 
 from flightlog_hookspecs.events import Record, SessionClosed, SessionOpened, ToolCall, ToolResult
-from flightlog_plugins.memory.index import Index, Unusable, Writer
-from flightlog_plugins.memory.remembered import TOOL, Follower, Log, OpenLog, Remembered
+from flightlog_plugins.memory.interface import IndexWriter, MemoryIndex, Unusable
+from flightlog_plugins.memory.remembered import TOOL, Follower, Log, OpenLog, Remembered, concludes
 
 T = TypeVar("T")
 
@@ -20,19 +24,25 @@ T = TypeVar("T")
 def matters(record: Record) -> bool:
     """Whether `Keeper.follow` is to be given it."""
     event = record.event
-    return isinstance(event, (SessionOpened, SessionClosed)) or (
-        isinstance(event, (ToolCall, ToolResult)) and event.name == TOOL
-    )
+    if isinstance(event, (ToolCall, ToolResult)):
+        return event.name == TOOL
+    return isinstance(event, (SessionOpened, SessionClosed)) or concludes(event)
 
 
 @define(eq=False)
 class Keeper:
-    """Keeps `index` behind the log that `open_log` opens. Call it in a thread."""
+    """Keeps `index` behind the log that `open_log` opens. Call it in a thread.
 
-    index: Index
+    Memories are by subject, which `subject_of` tells by the session's name.
+    """
+
+    index: MemoryIndex
     open_log: OpenLog
+    subject_of: Callable[[str], str]
     _followers: dict[str, Follower] = field(factory=dict, init=False)
     """By session, of those of which nothing was missed since this process opened them."""
+    _looked: bool = field(default=False, init=False)
+    _looking: Lock = field(factory=Lock, init=False)
 
     def follow(self, record: Record) -> None:
         """Take in a record that matters, of a session of this process, in order. Raises whatever kept it from that.
@@ -52,7 +62,7 @@ class Keeper:
             def add() -> None:
                 with self.index.writing() as writer:
                     if found:
-                        writer.add(found)
+                        writer.add(found, self.subject_of(session))
                     writer.follow(session, record.seq)
 
             self._usable(add)
@@ -69,12 +79,37 @@ class Keeper:
 
     def search(self, words: str, *, session: str, beside: str, limit: int) -> list[Remembered]:
         """What fits `words` best."""
-        subject = self.index.subject_of(session)
+        self._look(session)
+        subject = self.subject_of(session)
         return self._usable(lambda: self.index.search(words, subject=subject, beside=beside, limit=limit))
 
     def _missed_nothing(self, session: str, seq: int) -> bool:
-        """Whether the index has read `session` up to `seq`; in its first row nothing is remembered."""
-        return seq <= 1 or self._usable(lambda: self.index.followed(session)) == seq
+        """Whether the index has read `session` up to `seq`; in its first two rows nothing is remembered."""
+        return seq <= 2 or self._usable(self.index.followed).get(session, 0) >= seq
+
+    def _look(self, session: str) -> None:
+        """Once in this process, catch up with what others have missed, maybe in sessions that nobody opens again.
+
+        Not with `session`, which is open here, so that its own end or beginning sees to it. One that cannot be read is
+        left out, and the error is raised once all others were: it costs one search.
+        """
+        if self._looked or not self._looking.acquire(blocking=False):
+            return
+        try:
+            followed = self._usable(self.index.followed)
+            unread: Exception | None = None
+            with self.open_log() as log:
+                for other in log.names():
+                    if other != session and log.session(other).length() > followed.get(other, 0):
+                        try:
+                            self._usable(partial(self._write, _read(log, other)))
+                        except Exception as error:
+                            unread = unread or error
+            self._looked = True
+        finally:
+            self._looking.release()
+        if unread is not None:
+            raise unread
 
     def _usable(self, use: Callable[[], T]) -> T:
         """What `use` returns, on an index that is made anew if it cannot be used."""
@@ -87,17 +122,25 @@ class Keeper:
     def _catch_up(self, session: str) -> Follower:
         with self.open_log() as log:
             read = _read(log, session)
-        with self.index.writing() as writer:
-            read.into(writer)
+        self._write(read)
         return read.follower
 
+    def _write(self, read: _Read) -> None:
+        with self.index.writing() as writer:
+            self._take_in(read, writer)
+
     def _rebuild(self, *, unless_sound: bool) -> None:
-        def fill(writer: Writer) -> None:
+        def fill(writer: IndexWriter) -> None:
             with self.open_log() as log:
                 for session in log.names():
-                    _read(log, session).into(writer)
+                    self._take_in(_read(log, session), writer)
 
         self.index.rebuild(fill, unless_sound=unless_sound)
+
+    def _take_in(self, read: _Read, writer: IndexWriter) -> None:
+        for found in read.found:
+            writer.add(found, self.subject_of(read.session))
+        writer.follow(read.session, read.seq)
 
 
 @frozen
@@ -108,11 +151,6 @@ class _Read:
     seq: int
     found: list[Remembered]
     follower: Follower
-
-    def into(self, writer: Writer) -> None:
-        for found in self.found:
-            writer.add(found)
-        writer.follow(self.session, self.seq)
 
 
 def _read(log: Log, session: str) -> _Read:

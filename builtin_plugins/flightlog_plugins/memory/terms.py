@@ -1,15 +1,16 @@
 """What a text is found by: its words and, where a language writes no spaces between them, each pair of neighbours.
 
 A memory about 数据库 is found by 数据, which an index of three characters at a time would miss, and one about
-deployments by "deploy". Letters of either case, of any width and with any accents are the same.
+deployments by "deploy". Letters of either case, of any width and with any accents are the same. Signs that make
+another syllable of a letter, as in Hindi or Thai, are part of the word.
 """
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Iterator
-from itertools import chain, pairwise
+from functools import cache
+from itertools import chain, groupby, pairwise
 from typing import Final
 
 QUERY_MAX_CHARS: Final = 4000
@@ -18,10 +19,29 @@ QUERY_TERMS_MAX: Final = 64
 PREFIX_MIN_CHARS: Final = 3
 """A shorter word stands for itself only, not for those that begin with it."""
 
-_RUN: Final = re.compile(
-    "([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff]+)"  # no spaces
-    r"|([^\W_]+)"  # words
+_UNSPACED: Final = (
+    (0x0E00, 0x0EFF),  # Thai, Lao
+    (0x1000, 0x109F),  # Burmese
+    (0x1780, 0x17FF),  # Khmer
+    (0x3005, 0x3007),  # 々 and its like
+    (0x3040, 0x30FF),  # Japanese syllables
+    (0x31F0, 0x31FF),
+    (0x3400, 0x4DBF),  # Chinese characters
+    (0x4E00, 0x9FFF),
+    (0xA9E0, 0xA9FF),  # Burmese
+    (0xAA60, 0xAA7F),
+    (0xAC00, 0xD7A3),  # Korean, whose words carry their endings
+    (0xF900, 0xFAFF),
+    (0x20000, 0x3FFFF),
 )
+_LETTERS: Final = ((0x0E00, 0x109F), (0x1780, 0x17FF), (0xA9E0, 0xAA7F))
+"""Those of them that write sounds: two neighbours alone say little there."""
+
+_ACCENTS: Final = (range(10, 36), range(200, 241))
+"""Combining classes of marks that may be left out in writing: vowels of Hebrew and Arabic, accents of all letters."""
+
+_DOTLESS: Final = "\u0131"
+"""The Turkish i, which is no i without its capital."""
 
 _COMMON: Final = """
 a about after all also am an and any are as at be because been but by can could did do does for from get had has have
@@ -37,8 +57,10 @@ COMMON: Final = frozenset(_COMMON.split())
 
 
 def indexed(text: str) -> str:
-    """The terms of `text` as they go into the index."""
-    return " ".join(chain.from_iterable([*_pairs(run), run[-1]] if run else [word] for run, word in _runs(text)))
+    """The terms of `text` as they go into the index, with spaces between them."""
+    return " ".join(
+        chain.from_iterable((*_pairs(run), run[-1]) if unspaced else (run,) for unspaced, run in _runs(text))
+    )
 
 
 def query(text: str) -> str:
@@ -52,18 +74,49 @@ def query(text: str) -> str:
 
 
 def _wanted(text: str) -> Iterator[str]:
-    for run, word in _runs(text):
-        if len(run) > 1:
-            yield from (f'"{pair}"' for pair in _pairs(run))
-        elif run:  # it begins a pair, or stands at the end
+    for unspaced, run in _runs(text):
+        if not unspaced:
+            yield f'"{run}"*' if len(run) >= PREFIX_MIN_CHARS else f'"{run}"'
+        elif len(run) == 1:  # it begins a pair, or stands at the end
             yield f'"{run}"*'
+        elif len(run) > 2 and all(_among(char, _LETTERS) for char in run):
+            # Of three neighbours both pairs, one behind the other.
+            yield from (f'"{first} {second}"' for first, second in pairwise(_pairs(run)))
         else:
-            yield f'"{word}"*' if len(word) >= PREFIX_MIN_CHARS else f'"{word}"'
+            yield from (f'"{pair}"' for pair in _pairs(run))
 
 
-def _runs(text: str) -> Iterator[tuple[str, str]]:
-    """The runs of characters without spaces between words, and the words of all other writing: one of the two."""
-    return (found.groups(default="") for found in _RUN.finditer(unicodedata.normalize("NFKC", text).casefold()))  # type: ignore[misc]
+def _runs(text: str) -> Iterator[tuple[bool, str]]:
+    """The runs of characters without spaces between words (True), and the words of all other writing."""
+    for kind, run in groupby(_plain(text), _kind):
+        if kind:
+            yield kind == "unspaced", "".join(run)
+
+
+def _plain(text: str) -> str:
+    """`text` without what two ways to write the same word differ in."""
+    taken_apart = unicodedata.normalize("NFKD", text.casefold().replace(_DOTLESS, "i")).casefold()
+    return unicodedata.normalize("NFKC", "".join(char for char in taken_apart if not _left_out(char)))
+
+
+@cache
+def _left_out(char: str) -> bool:
+    """Whether `char` may be there or not: an accent, or one of those that nobody sees."""
+    if unicodedata.category(char) == "Cf" or unicodedata.name(char, "").startswith("VARIATION SELECTOR"):
+        return True
+    return any(unicodedata.combining(char) in accents for accents in _ACCENTS)
+
+
+@cache
+def _kind(char: str) -> str:
+    """What `char` is part of: "unspaced", "word" or "", which is nothing."""
+    if not (char.isalnum() or unicodedata.category(char).startswith("M")):
+        return ""
+    return "unspaced" if _among(char, _UNSPACED) else "word"
+
+
+def _among(char: str, ranges: tuple[tuple[int, int], ...]) -> bool:
+    return any(first <= ord(char) <= last for first, last in ranges)
 
 
 def _pairs(run: str) -> Iterator[str]:

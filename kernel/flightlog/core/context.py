@@ -6,7 +6,7 @@ all runtime sections, reach the model as appended messages: what was sent is nev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from flightlog.core.state import State
@@ -54,7 +54,13 @@ def news(given: Mapping[str, str], texts: Mapping[str, str]) -> list[tuple[str, 
     `texts` holds every section that there is; one that it does not hold no longer applies.
     """
     gone = {name: "" for name in given if name not in texts}
-    return [(name, _message(name, text)) for name, text in {**texts, **gone}.items() if text != given.get(name, "")]
+    return [(name, _message(name, text)) for name, text in {**gone, **texts}.items() if text != given.get(name, "")]
+
+
+def not_last(state: State, last: Collection[str], newest: int) -> dict[str, str]:
+    """What messages said last of the sections `last`, where something stands behind it, up to row `newest`."""
+    texts = {name: text for name, text in state.context.items() if name in last and text}
+    return {} if any(state.context_rows[name] == newest for name in texts) else texts
 
 
 def _message(name: str, text: str) -> tuple[Block, ...]:

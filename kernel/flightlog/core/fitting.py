@@ -173,7 +173,7 @@ def shortened(result: ToolResult, row: int, note: str) -> ToolResult:
     files = sum(isinstance(block, FileBlock) for block in result.content)
     size = f"{len(result.text)} characters" + (f" and {files} files" if files else "")
     words = f"[Left out here to save room: the result of {result.name}, {size}, row {row} of the log.{_said(note)}]"
-    return evolve(result, content=text_blocks(words), replaces=row, duration_us=0, spill=None)
+    return evolve(result, content=text_blocks(words), replaces=row, duration_us=0, spill=None, facts=())
 
 
 def summary_text(rows: tuple[int, int], text: str, note: str) -> str:

@@ -17,6 +17,7 @@ from flightlog.core import task as tasks
 from flightlog.core.changed import changed
 from flightlog.core.context import told
 from flightlog.core.doubt import after_result
+from flightlog.core.facts import noted
 from flightlog.core.progress import gist, repeats, told_in
 from flightlog.core.state import NO_COUNTS, Call, Pending, State, Step
 from flightlog.core.timer import Timer, fired
@@ -275,6 +276,8 @@ def _tool_result(state: State, event: ToolResult, seq: int, epoch: int) -> State
     call = _step(state).calls[event.position]
     if event.outcome == "unknown" or state.doubts:
         state = changed(state, doubts=after_result(state.doubts, call.signature, event.outcome, seq))
+    if event.facts:
+        state = changed(state, facts=noted(state.facts, event.facts))
     return _with_call(state, event.position, outcome=event.outcome, output=gist(event.content), result_seq=seq)
 
 

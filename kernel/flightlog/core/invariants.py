@@ -12,6 +12,7 @@ from typing import Any, Final
 from flightlog.core import questions
 from flightlog.core.budget import is_card
 from flightlog.core.context import fits, spans_fit
+from flightlog.core.facts import unfit
 from flightlog.core.fold import asked_about, placed
 from flightlog.core.history import History
 from flightlog.core.state import Call, State, Step
@@ -133,6 +134,7 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         "asked-once": "a call is asked about once before it starts, and once about its outcome under a later owner",
         "decided-asked": "approval/decided names a question; only an open one can be cancelled",
         "decided-kind": "an answer is one that its question allows; one about an outcome is not remembered",
+        "facts-fit": "what a result notes has room in the working memory, and is noted once",
         "result-call": "a tool/result names the tool/call it answers, if one was started",
         "result-told": "only how a started call ended is told by somebody else",
     }
@@ -528,6 +530,8 @@ def _tool_result(state: State, event: ToolResult) -> None:
         start = _open_compaction(state, event, "prune")
         if not start.from_seq <= event.message_seq <= start.to_seq:
             raise Illegal("compaction-range", f"a result of row {event.message_seq}")
+        if event.facts:
+            raise Illegal("facts-fit", f"what stands for the result in row {event.replaces} notes something")
         return
     call = _call(state, event)
     if call.outcome:
@@ -536,6 +540,8 @@ def _tool_result(state: State, event: ToolResult) -> None:
         raise Illegal("result-call", f"names the tool/call at seq {event.call_seq}, it is at {call.started_seq}")
     if event.told_by and not call.started:
         raise Illegal("result-told", f"call {event.position} never started, but {event.told_by!r} told how it ended")
+    if event.facts and (why := unfit(state.facts, event.facts)):
+        raise Illegal("facts-fit", why)
 
 
 _RAISES_EPOCH: Final = frozenset({SessionCreated, SessionOpened})

@@ -99,6 +99,12 @@ RESYNC_ANSWER_MAX_CHARS: Final = 4000
 RESYNC_GOAL_MAX_CHARS: Final = 2000
 """As much of the goal it is reminded of."""
 
+FACTS_MAX: Final = 50
+FACTS_MAX_CHARS: Final = 8000
+"""As much stands in a session's working memory, names and texts together. Part of the law: may grow, never shrink."""
+
+FACT_NAME_MAX_CHARS: Final = 100
+
 RETRY_WISH_MAX_S: Final = 24 * 3600.0
 """The longest delay a provider may ask for."""
 

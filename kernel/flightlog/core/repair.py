@@ -29,6 +29,7 @@ from attrs import field, frozen
 
 from flightlog.core import checkpoints
 from flightlog.core.doubt import done
+from flightlog.core.facts import fitting, noted
 from flightlog.core.fold import asked_about
 from flightlog.core.state import Call, State, Step
 from flightlog.core.tokens import estimate
@@ -46,7 +47,7 @@ from flightlog_hookspecs.events import (
     ToolResult,
     TurnEnd,
 )
-from flightlog_hookspecs.tools import REPEATABLE, Outcome
+from flightlog_hookspecs.tools import REPEATABLE, Fact, Outcome
 
 SESSION_CLOSED: Final = "session closed"
 """The cause of a turn that is aborted since its owner leaves."""
@@ -77,6 +78,7 @@ class Known:
     outcome: Outcome
     content: tuple[Block, ...] = text_blocks(UNDONE)
     spill: Spill | None = None
+    facts: tuple[Fact, ...] = ()
     blob: tuple[bytes, bytes] | None = field(default=None, repr=False)
     told_by: ToldBy
 
@@ -105,10 +107,13 @@ def closing(
     if (step := state.step) is not None:
         if step.phase == "open":
             events.append(_cut_attempt(state, step, streamed))
+        facts = state.facts
         for call in step.unanswered:
             events += withdrawn(state, call)
             events += abandoned(state, call)
-            events.append(unanswered_result(call, step.message_seq, unstarted, known.get(call.position)))
+            result = unanswered_result(call, step.message_seq, unstarted, known.get(call.position))
+            events.append(result := fitting(result, facts))
+            facts = noted(facts, result.facts)
         events += (StepEnd(), *checkpoints.ending_step(state))
     events.append(end)
     return tuple(events)
@@ -160,6 +165,7 @@ def unanswered_result(call: Call, message_seq: int, unstarted: Unstarted, known:
             call_seq=call.started_seq,
             spill=known.spill,
             told_by=known.told_by,
+            facts=known.facts,
         )
     outcome: Outcome
     told_by: ToldBy = ""

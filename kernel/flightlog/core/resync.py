@@ -194,10 +194,18 @@ def recollection(state: State, changed: Sequence[str] = ()) -> str:
     lines = ["This task goes on after an interruption.", f"Goal: {clipped(task.goal, RESYNC_GOAL_MAX_CHARS)}"]
     if task.parameters != "{}":
         lines.append(f"Parameters: {clipped(task.parameters, RESYNC_GOAL_MAX_CHARS)}")
+    if unsaid := _unsaid(state):
+        lines += ["What you have noted:", *(f"- {name}: {text}" for name, text in unsaid.items())]
     lines.append(summary(state, "ask the model" if changed else None))
     if changed:
         lines.append(f"What has changed meanwhile: {', '.join(changed)}. What was under way then was cut off.")
     return "\n".join(lines)
+
+
+def _unsaid(state: State) -> dict[str, str]:
+    """The facts that no prompt section tells the model, each as its name, a colon and its text."""
+    said = "\n".join(state.context.values()).casefold()
+    return {name: text for name, text in state.facts.items() if f"{name}: {text}".casefold() not in said}
 
 
 def _news(answer: Answer) -> tuple[Block, ...]:

@@ -10,6 +10,7 @@ from attrs import frozen
 
 from flightlog.core.account import Account
 from flightlog.core.doubt import NO_DOUBTS, Signature, signature
+from flightlog.core.facts import NO_FACTS
 from flightlog.core.growing_set import GrowingSet
 from flightlog.core.task import Task
 from flightlog.core.timer import Timer
@@ -150,7 +151,7 @@ class State:
     row in which the newest was done; `continued` how often each hook has had the current turn go on;
     `lock` numbers the session's lock that its owner holds; `plugins` are those registered; `remembered` holds
     what a person decided about a tool, to be remembered; `doubts` the calls whose outcome nobody knows, each
-    with the row of its result; `repair` is the id of the last repair;
+    with the row of its result; `facts` are what tools have noted, text by name; `repair` is the id of the last repair;
     `depth` and `tools` are those of `session/created`, `parent` is the uid of the parent there; `children` holds the
     newest task of each child ever, `unsettled` the names of those of whose task nothing has come yet, and `assigned`
     the invocation ids of all tasks; `timers` are those still to fire, in the order in which they were set, and
@@ -184,6 +185,7 @@ class State:
     plugins: tuple[PluginVersion, ...] = ()
     remembered: Mapping[str, Decision] = NO_DECISIONS
     doubts: Mapping[Signature, int] = NO_DOUBTS
+    facts: Mapping[str, str] = NO_FACTS
     children: Mapping[str, SubagentSpawned] = NO_CHILDREN
     unsettled: tuple[str, ...] = ()
     assigned: GrowingSet[str] = NO_IDS

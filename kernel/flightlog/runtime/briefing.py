@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from attrs import evolve
 
-from flightlog.core.context import given, joined, news
+from flightlog.core import canonical
+from flightlog.core.context import given, joined, news, not_last
 from flightlog.core.fingerprint import Basis
 from flightlog.core.request import changes
 from flightlog.core.state import State
+from flightlog.core.task import Task
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.prompting import Prompt
 from flightlog.runtime.surroundings import Surroundings
@@ -23,7 +25,7 @@ from flightlog_hookspecs.events import (
     RequestHeader,
     UserMessage,
 )
-from flightlog_hookspecs.hooks import StepView
+from flightlog_hookspecs.hooks import StepView, TaskView
 
 
 class Briefing:
@@ -64,7 +66,8 @@ class Briefing:
                 instead_of = self._model if serving != self._model else ""
                 due.append(RequestHeader(head=head, reason=reason, sections=spans, instead_of=instead_of))
         due += _changed_plugins(state.plugins, self._around.registry.versions)
-        await self._tell(static | runtime, *due)
+        begins = any(isinstance(event, RequestHeader) for event in due)
+        await self._tell(static | runtime, *due, again=self._prompt.last() if begins else ())
         await self.serve()
         if not self._around.hooks.any_at("before_step"):
             return ""
@@ -97,10 +100,24 @@ class Briefing:
         static, runtime, faults = await self._prompt.rendered(given_now, view, anew=False)
         await self._tell(static | runtime, *faults)
 
-    async def _tell(self, texts: Mapping[str, str], *due: Event) -> None:
-        """Log `due`, and then what the model is to be told of the prompt sections, whose texts are these."""
-        new_id = self._journal.clock.new_id
-        await self._journal.append(*due, lambda state: _told(state, texts, new_id))
+    async def _tell(self, texts: Mapping[str, str], *due: Event, again: Collection[str] = ()) -> None:
+        """Log `due`, and then what the model is to be told of the prompt sections, whose texts are these.
+
+        Those in `again` are said whether or not it knows what they say.
+        """
+
+        def messages(state: State) -> list[UserMessage]:
+            known = {name: text for name, text in given(state).items() if not (name in again and texts.get(name))}
+            return self._messages(known, texts)
+
+        await self._journal.append(*due, messages)
+
+    def _messages(self, known: Mapping[str, str], texts: Mapping[str, str]) -> list[UserMessage]:
+        """What a model that knows of the sections what they said in `known` has to be told of their `texts`."""
+        return [
+            UserMessage(message_id=self._journal.clock.new_id(), content=content, source="context", section=section)
+            for section, content in news(known, texts)
+        ]
 
     async def basis(self) -> Basis:
         """The head that a request would have now, and the goal: what a task's work would be based on."""
@@ -132,6 +149,8 @@ class Briefing:
             model=self._model if step == 1 else state.model,
             session_model=self._model,
             messages=self._journal.history.messages(),
+            facts=state.facts,
+            task=_task_view(self._journal.session, state.task) if state.task else None,
         )
 
     def _failing_services(self) -> list[PluginFault]:
@@ -149,28 +168,30 @@ class Briefing:
         ]
         return [fault for fault in self._failing if fault not in told]
 
-    def _switched(self, state: State, model: str) -> Sequence[RequestHeader]:
-        """The head of `model`, when that is named and not the one in force."""
+    def _switched(self, state: State, model: str) -> Sequence[Event]:
+        """The head of `model`, when that is named and not the one in force, and what is to stand last there."""
         if state.header is None or model in ("", state.model):
             return ()
         adapter, name = self._around.registry.adapter_of(model)
         head = evolve(state.header.head, adapter=adapter.item.name, model=name)
-        return (
-            RequestHeader(
-                head=head,
-                reason=changes(state.header, head),
-                sections=state.header.sections,
-                instead_of=self._model if model != self._model else "",
-            ),
+        header = RequestHeader(
+            head=head,
+            reason=changes(state.header, head),
+            sections=state.header.sections,
+            instead_of=self._model if model != self._model else "",
         )
+        newest = self._journal.history.place(len(self._journal.history) - 1)
+        return (header, *self._messages({}, not_last(state, self._prompt.last(), newest)))
 
 
-def _told(state: State, texts: Mapping[str, str], new_id: Callable[[], str]) -> list[UserMessage]:
-    """What the model has to be told of its prompt sections, whose texts are these."""
-    return [
-        UserMessage(message_id=new_id(), content=content, source="context", section=section)
-        for section, content in news(given(state), texts)
-    ]
+def _task_view(session: str, task: Task) -> TaskView:
+    return TaskView(
+        id=session,
+        goal=task.goal,
+        parameters=canonical.loads(task.parameters),
+        done=task.done,
+        steps_left=max(0, task.submitted.max_steps - task.run_steps),
+    )
 
 
 def _changed_plugins(logged: Sequence[PluginVersion], registered: Sequence[PluginVersion]) -> list[Event]:

@@ -32,7 +32,7 @@ class Prompt:
     async def rendered(
         self, given: Mapping[str, str], view: StepView, *, anew: bool
     ) -> tuple[dict[str, str], dict[str, str], Sequence[PluginFault]]:
-        """The static texts, the runtime texts and what went wrong. The static ones are rendered again when `anew`.
+        """The static texts, all others and what went wrong. The static ones are rendered again when `anew`.
 
         `view` is the step before the model is told any of it.
 
@@ -41,19 +41,23 @@ class Prompt:
         faults: list[PluginFault] = []
         if anew or self._static is None:
             self._static, faults = await self.static(given, view)
-        return self._static, await self._texts("runtime", given, view, faults), faults
+        return self._static, await self._texts(("runtime", "last"), given, view, faults), faults
+
+    def last(self) -> set[str]:
+        """The names of the sections that stand behind all others."""
+        return {name for name, section in self._registry.sections.items() if section.item.kind == "last"}
 
     async def static(self, given: Mapping[str, str], view: StepView) -> tuple[dict[str, str], list[PluginFault]]:
         """The static texts as they are now, the host's own first, and what went wrong."""
         faults: list[PluginFault] = []
         host = {HOST_SECTION: self._redacting.text(self._system)} if self._system else {}
-        return host | await self._texts("static", given, view, faults), faults
+        return host | await self._texts(("static",), given, view, faults), faults
 
     async def _texts(
-        self, kind: SectionKind, given: Mapping[str, str], view: StepView, faults: list[PluginFault]
+        self, kinds: Sequence[SectionKind], given: Mapping[str, str], view: StepView, faults: list[PluginFault]
     ) -> dict[str, str]:
-        sections = [section for section in self._registry.sections.values() if section.item.kind == kind]
-        sections.sort(key=lambda section: (section.item.rank, section.item.name))
+        sections = [section for section in self._registry.sections.values() if section.item.kind in kinds]
+        sections.sort(key=lambda section: (kinds.index(section.item.kind), section.item.rank, section.item.name))
         texts: dict[str, str] = {}
         for registered in sections:
             section = registered.item

@@ -7,6 +7,8 @@ from hashlib import sha256
 from attrs import frozen
 
 from flightlog.core import canonical
+from flightlog.core.canonical import paired
+from flightlog.core.facts import NO_FACTS, unfit
 from flightlog.core.files import refusal
 from flightlog.core.limits import Limits
 from flightlog.core.shape import misfit
@@ -15,16 +17,17 @@ from flightlog.runtime.redacting import Redacting
 from flightlog_hookspecs.content import Block, FileBlock, TextBlock, text_blocks, text_of
 from flightlog_hookspecs.errors import BadPayload, ToolError
 from flightlog_hookspecs.events import Spill
-from flightlog_hookspecs.tools import Outcome, ToolOutput
+from flightlog_hookspecs.tools import Fact, Outcome, ToolOutput
 
 
 @frozen(kw_only=True)
 class Rendered:
-    """A call's end: its outcome, what is shown, and the whole of it when that is more."""
+    """A call's end: its outcome, what is shown, the whole of it when that is more, and what it notes."""
 
     outcome: Outcome
     content: tuple[Block, ...]
     spill: Spill | None = None
+    facts: tuple[Fact, ...] = ()
     blob: tuple[bytes, bytes] | None = None
 
 
@@ -59,6 +62,7 @@ def checked(value: object, limits: Limits, redacting: Redacting) -> Rendered:
     outcome: Outcome = "ok"
     exact, content = True, None
     files: tuple[FileBlock, ...] = ()
+    facts: tuple[Fact, ...] = ()
     match value:
         case ToolOutput() if wrong := misfit(value):
             raise Unusable(f"its output's {wrong} is not what it must be.")
@@ -66,6 +70,9 @@ def checked(value: object, limits: Limits, redacting: Redacting) -> Rendered:
             # Providers refuse empty text blocks.
             content = tuple(block for block in redacting.blocks(value.content) if block != TextBlock(text=""))
             outcome = "error" if value.is_error else "ok"
+            facts = tuple(Fact(*(paired(redacting.text(words)) for words in (f.name, f.text))) for f in value.facts)
+            if why := unfit(NO_FACTS, facts):
+                raise Unusable(f"its facts cannot be noted: {why}")
             files = tuple(block for block in content if isinstance(block, FileBlock))
             if why := next(filter(None, map(refusal, files)), ""):
                 raise Unusable(f"{redacting.text(why)}.")
@@ -88,7 +95,7 @@ def checked(value: object, limits: Limits, redacting: Redacting) -> Rendered:
             "ask for less."
         )
     if exact and len(text) <= limits.tool_output_max_chars:
-        return Rendered(outcome=outcome, content=_blocks(content or text or "(no output)"))
+        return Rendered(outcome=outcome, content=_blocks(content or text or "(no output)"), facts=facts)
     digest = sha256(whole)
     note = f"blob {digest.hexdigest()}" + ("" if exact else f", {len(whole)} bytes of binary data, shown approximately")
     shown = excerpt(text, limits.tool_output_max_chars, note)
@@ -98,6 +105,7 @@ def checked(value: object, limits: Limits, redacting: Redacting) -> Rendered:
         outcome=outcome,
         content=(*_blocks(shown), *_blocks(files)),
         spill=Spill(sha256=digest.hexdigest(), bytes=len(whole), binary=not exact),
+        facts=facts,
         blob=(digest.digest(), whole),
     )
 

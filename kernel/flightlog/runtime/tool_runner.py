@@ -18,6 +18,7 @@ from attrs import evolve
 
 from flightlog.core import repair
 from flightlog.core.budget import calls_left, shed
+from flightlog.core.facts import fitting
 from flightlog.core.schedule import startable
 from flightlog.core.state import Call, State
 from flightlog.core.tool_schema import BadArguments, key_of
@@ -246,7 +247,8 @@ class ToolRunner:
             end = failed(unstarted, "aborted") if self._stopped.is_set() else gone
             end, told_by = await self._final(intent, end)
             blobs = [end.blob] if end.blob else []
-            await journal.append(self._result(item.call, end, call_seq, 0, told_by), barrier=True, blobs=blobs)
+            noting = partial(_noting, self._result(item.call, end, call_seq, 0, told_by))
+            await journal.append(noting, barrier=True, blobs=blobs)
             self._finish(index)
             return
         with plugin.running():
@@ -269,7 +271,8 @@ class ToolRunner:
         journal.on_boundary("tool-done", journal.session, call_seq)
         end, following = await self._amended(item, end, duration_us)
         result = self._result(item.call, end, call_seq, duration_us, told_by)
-        await journal.append(result, *following, barrier=True, blobs=[end.blob] if end.blob else [])
+        noting = partial(_noting, result)
+        await journal.append(noting, *following, barrier=True, blobs=[end.blob] if end.blob else [])
         self._finish(index)
 
     async def _final(self, intent: ToolCall, end: Rendered) -> tuple[Rendered, ToldBy]:
@@ -286,7 +289,11 @@ class ToolRunner:
         if not hooks.any_at("after_tool"):
             return end, []
         finished = FinishedCall(
-            call=self._clearing.proposed(item), outcome=end.outcome, content=end.content, duration_us=duration_us
+            call=self._clearing.proposed(item),
+            outcome=end.outcome,
+            content=end.content,
+            duration_us=duration_us,
+            facts=end.facts,
         )
         with trio.CancelScope(shield=True):
             amended = await hooks.after_tool(finished)
@@ -419,6 +426,7 @@ class ToolRunner:
             duration_us=duration_us,
             spill=end.spill,
             told_by=told_by,
+            facts=end.facts,
         )
 
 
@@ -429,4 +437,9 @@ def _may_wait(item: Runnable | CutOff) -> bool:
 
 def _instead_of_a_run(call: Call, result: ToolResult, state: State) -> tuple[Event, ...]:
     """The `result` of a call that does not run, whatever was asked about it, and whatever child it waited for."""
-    return (*repair.withdrawn(state, call), *repair.abandoned(state, call), result)
+    return (*repair.withdrawn(state, call), *repair.abandoned(state, call), fitting(result, state.facts))
+
+
+def _noting(result: ToolResult, state: State) -> ToolResult:
+    """The `result`, or what it comes to when others have noted so much meanwhile that its facts have no room."""
+    return fitting(result, state.facts)

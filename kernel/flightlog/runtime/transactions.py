@@ -69,7 +69,7 @@ async def run_transaction(
             if inspect.isawaitable(value):
                 raise UsageError("a transactional body is a sync function, and this one returned an awaitable")
             end: Rendered = trio.from_thread.run_sync(render, value)
-            result = DoneResult(outcome=end.outcome, content=end.content, spill=end.spill)
+            result = DoneResult(outcome=end.outcome, content=end.content, spill=end.spill, facts=end.facts)
             transaction.commit(encode_done(result, end.blob), clock.now_us())
         except Unusable as error:
             raise ToolError(f"The call ran, but {error} {UNDONE}") from None
@@ -112,7 +112,7 @@ def _end_of(result: str | None) -> Rendered:
         kept, blob = decode_done(result)
     except Undecodable as error:  # it is done, and nobody knows how
         raise OutcomeUnknown(f"Its row in flightlog_done cannot be read: {error.detail}.") from error
-    return Rendered(outcome=kept.outcome, content=kept.content, spill=kept.spill, blob=blob)
+    return Rendered(outcome=kept.outcome, content=kept.content, spill=kept.spill, facts=kept.facts, blob=blob)
 
 
 async def database_says(started: ToolCall, log: str, clock: Clock, *, final: bool) -> Done | NotDone | Unknown:
@@ -158,7 +158,12 @@ async def known_ends(state: State, log: str, clock: Clock) -> dict[int, Known]:
             match await database_says(call.started, log, clock, final=True):
                 case Done(output=Rendered() as end):
                     found[call.position] = Known(
-                        outcome=end.outcome, content=end.content, spill=end.spill, blob=end.blob, told_by="done_row"
+                        outcome=end.outcome,
+                        content=end.content,
+                        spill=end.spill,
+                        facts=end.facts,
+                        blob=end.blob,
+                        told_by="done_row",
                     )
                 case NotDone():
                     found[call.position] = Known(outcome="aborted", told_by="done_row")

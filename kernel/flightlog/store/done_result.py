@@ -13,16 +13,17 @@ from flightlog.store.codec import Undecodable, file_blobs, structured_value, uns
 from flightlog.store.store import Blob
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.events import Spill
-from flightlog_hookspecs.tools import Outcome
+from flightlog_hookspecs.tools import Fact, Outcome
 
 
 @frozen(kw_only=True)
 class DoneResult:
-    """What is shown, and where the whole of it is kept when that is more."""
+    """What is shown, where the whole of it is kept when that is more, and what it notes."""
 
     outcome: Outcome
     content: tuple[Block, ...]
     spill: Spill | None = None
+    facts: tuple[Fact, ...] = ()
 
 
 @frozen(kw_only=True)
