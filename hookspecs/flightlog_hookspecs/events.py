@@ -637,6 +637,8 @@ class TaskSubmitted:
 
     With `every_us` its goal is to be reached again after so many microseconds, `times` times in all and not after
     `until_us`, None for no such bound; its steps are counted anew each time.
+
+    Each of its requests has at most `max_input_tokens`, beside what its model and its worker allow.
     """
 
     kind: ClassVar[Literal["task/submitted"]] = "task/submitted"
@@ -654,6 +656,7 @@ class TaskSubmitted:
     every_us: int | None = None
     until_us: int | None = None
     times: int | None = None
+    max_input_tokens: int | None = None
 
 
 @frozen(kw_only=True)

@@ -12,7 +12,7 @@ from flightlog.core.fitting import Measure, Prune, Summarise, Wish, cost, head_c
 from flightlog.core.history import History
 from flightlog_hookspecs import Head, TextBlock, ThinkingBlock, ToolCallBlock
 from flightlog_hookspecs.content import text_blocks
-from flightlog_hookspecs.events import AssistantMessage, ToolResult, UserMessage
+from flightlog_hookspecs.events import AssistantMessage, TaskSubmitted, ToolResult, UserMessage
 from support.conversation import assert_conversation
 
 HEAD = Head(adapter="a", model="m", system="You look at the sky.")
@@ -147,17 +147,22 @@ def test_thinking_that_is_not_sent_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("window", "limits", "most"),
+    ("window", "limits", "own", "most"),
     [
-        (None, Limits(), None),
-        (1000, Limits(), 750),
-        (1000, Limits(input_budget_ratio=0.5), 500),
-        (1000, Limits(context_tokens=100), 100),
-        (1000, Limits(context_tokens=900), 750),
-        (None, Limits(context_tokens=900), 900),
+        (None, Limits(), None, None),
+        (1000, Limits(), None, 750),
+        (1000, Limits(input_budget_ratio=0.5), None, 500),
+        (1000, Limits(context_tokens=100), None, 100),
+        (1000, Limits(context_tokens=900), None, 750),
+        (None, Limits(context_tokens=900), None, 900),
+        (None, Limits(), 80, 80),
+        (1000, Limits(context_tokens=900), 80, 80),
+        (1000, Limits(context_tokens=100), 120, 100),
     ],
 )
-def test_a_request_may_have_a_part_of_the_window_and_what_the_host_allows(
-    window: int | None, limits: Limits, most: int | None
+def test_a_request_may_have_a_part_of_the_window_and_what_the_host_and_the_task_allow(
+    window: int | None, limits: Limits, own: int | None, most: int | None
 ) -> None:
-    assert room(window, limits) == most
+    assert room(window, limits, TaskSubmitted(goal="look", model="a:m", max_input_tokens=own)) == most
+    if own is None:
+        assert room(window, limits, None) == most

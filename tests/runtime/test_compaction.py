@@ -229,6 +229,20 @@ async def test_a_task_whose_context_does_not_fit_is_paused(tmp_path: Path) -> No
     assert [(e.state, e.cause) for e in events_of(path, TaskState, task)][-1] == ("paused", "context")
 
 
+async def test_a_task_s_requests_have_at_most_the_tokens_that_it_was_given(tmp_path: Path) -> None:
+    path, model = tmp_path / "a.db", LongWork()
+    async with opened(path, model, looking(600), plugins=[Bundle(compactors=[SUMMARISES])]) as kernel:
+        fits = await kernel.tasks.submit("sweep", model="fake:m", max_input_tokens=600)
+        await kernel.work(until_idle=True)
+        assert 0 < max(model.sizes) <= 600
+        model.sizes.clear()
+        too_small = await kernel.tasks.submit("sweep", model="fake:m", max_input_tokens=1)
+        await kernel.work(until_idle=True)
+    assert not model.sizes
+    states = [events_of(path, TaskState, task)[-1] for task in (fits, too_small)]
+    assert [(each.state, each.cause) for each in states] == [("completed", ""), ("paused", "context")]
+
+
 async def test_the_tokens_of_summaries_count_for_a_task(tmp_path: Path) -> None:
     path, model = tmp_path / "a.db", LongWork(window_tokens=800)
     async with opened(path, model, looking(600), plugins=[Bundle(compactors=[SUMMARISES])]) as kernel:

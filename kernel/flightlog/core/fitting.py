@@ -15,7 +15,7 @@ from flightlog.core.history import History, Place
 from flightlog.core.limits import Limits
 from flightlog.core.tokens import estimate
 from flightlog_hookspecs.content import Block, FileBlock, TextBlock, ThinkingBlock, ToolCallBlock, text_blocks
-from flightlog_hookspecs.events import AssistantMessage, Head, Message, ToolResult, UserMessage
+from flightlog_hookspecs.events import AssistantMessage, Head, Message, TaskSubmitted, ToolResult, UserMessage
 
 MESSAGE_TOKENS: Final = 4
 """What a message costs beside its words."""
@@ -59,10 +59,14 @@ def _block_cost(block: Block) -> int:
             return FILE_TOKENS
 
 
-def room(window: int | None, limits: Limits) -> int | None:
-    """How many tokens a request may have for a model with that window; None when nobody knows."""
-    known = [] if window is None else [int(window * limits.input_budget_ratio)]
-    return min([*known, *([] if limits.context_tokens is None else [limits.context_tokens])], default=None)
+def room(window: int | None, limits: Limits, task: TaskSubmitted | None) -> int | None:
+    """How many tokens a request of `task`, or of none, may have for a model with that window; None if nobody knows."""
+    bounds = (
+        None if window is None else int(window * limits.input_budget_ratio),
+        limits.context_tokens,
+        task.max_input_tokens if task else None,
+    )
+    return min((bound for bound in bounds if bound is not None), default=None)
 
 
 @define

@@ -60,7 +60,7 @@ class Compacting:
         """Make the context short enough for a request with `head`; returns why it is not, "" when it is."""
         state, window = self._journal.state, window_of(adapter, head.model)
         assert state.step is not None, "requests are made inside a step"
-        most = room(window, self._around.limits)
+        most = room(window, self._around.limits, state.task.submitted if state.task else None)
         refused = to_be_shortened(state) and self._journal.history.rewritten_at < state.step.attempt_seq
         if most is None and not refused:
             return ""  # nobody knows how much is too much, so nothing is measured
