@@ -567,7 +567,7 @@ class CompactionStart:
     """The context is about to be made shorter: nothing has changed for the model yet.
 
     To "summarise", `model` is asked for a summary of the messages from row `from_seq` to row `to_seq`: with the head
-    and messages as they are now and the `instruction` behind them. `sha256` (hex) covers the bytes that are sent.
+    and these messages as they are now and the `instruction` behind them. `sha256` (hex) covers the bytes that are sent.
     To "prune", results in that range are said in fewer words, and nobody is asked. Tokens are estimates.
     """
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flightlog import Limits
-from flightlog.core.fitting import Measure, Prune, Summarise, Wish, cost, head_cost, room, shorter
+from flightlog.core.fitting import Measure, Prune, Summarise, Wish, cost, head_cost, judged, least, room, shorter
 from flightlog.core.history import History
-from flightlog_hookspecs import Head, TextBlock, ThinkingBlock, ToolCallBlock
+from flightlog_hookspecs import FinishReason, Head, TextBlock, ThinkingBlock, ToolCallBlock
 from flightlog_hookspecs.content import text_blocks
 from flightlog_hookspecs.events import AssistantMessage, TaskSubmitted, ToolResult, UserMessage
 from support.conversation import assert_conversation
@@ -103,8 +105,40 @@ def test_results_are_shortened_where_that_is_enough_and_else_all_is_summarised()
         "[Left out here to save room: the result of look, 3000 characters, row 12 of the log. Look back.]"
     )
     assert isinstance(shorter(history, measure, open_row, 60, wish), Summarise)
-    unreadable = evolve(wish, window=measure.total - 1)
-    assert isinstance(shorter(history, measure, open_row, 60, unreadable), Prune)
+    assert isinstance(shorter(history, measure, open_row, 60, evolve(wish, window=measure.total // 2)), Prune)
+
+
+def test_no_more_is_summarised_than_the_model_can_read() -> None:
+    history, open_row = conversation([[100]] * 6)
+    measure, wish = measured(history), Wish(keep_steps=1, summarises=True)
+    sizes = [measure.head + measure.of(0, 3 * steps) for steps in range(7)]
+    for window in range(sizes[-1] + 10):
+        steps = min(5, sum(size <= window for size in sizes[1:]))
+        cut = shorter(history, measure, open_row, 1, evolve(wish, window=window))
+        assert cut == (Summarise((10, 10 * steps + 1), 3 * steps) if steps else None)
+
+
+def test_a_request_has_its_head_and_the_open_step_at_least() -> None:
+    history, open_row = conversation([[3000], []])
+    measure = measured(history)
+    assert least(history, measure, open_row) == measure.head + measure.of(len(history) - 1, len(history))
+    history.add(UserMessage(message_id="more", content=text_blocks(LONG)), open_row + 2)
+    assert least(history, measured(history), open_row) > cost(UserMessage(message_id="", content=text_blocks(LONG)))
+
+
+@given(
+    text=st.sampled_from(["", " \n", "so far so good"]),
+    finish=st.sampled_from(get_args(FinishReason)),
+    wanted=st.lists(st.sampled_from("ab"), max_size=1),
+    saved=st.integers(-5, 5),
+)
+def test_only_a_whole_answer_that_says_something_calls_nothing_and_saves_tokens_is_a_summary(
+    text: str, finish: FinishReason, wanted: list[str], saved: int
+) -> None:
+    outcome, _ = judged(evolve(answer(text, *wanted), finish=finish), saved)
+    whole = finish in ("stop", "stop_sequence") and not wanted
+    assert (outcome == "done") == (whole and text.strip() != "" and saved > 0)
+    assert (outcome == "failed") == (not whole)
 
 
 def test_what_was_shortened_is_not_shortened_again_and_a_lone_summary_is_not_summarised() -> None:

@@ -124,6 +124,10 @@ class History:
         """The entries after the first `count`."""
         return self._entries[count:]
 
+    def until(self, row: int) -> int:
+        """How many of them stand up to that row."""
+        return bisect_left(self._entries, (row + 1, 0), key=itemgetter(0))
+
     def page(self, start: int, most: int) -> list[tuple[Place, Message]]:
         """Some `most` entries from index `start`, and with the last of them all that stand at the same row."""
         end = min(start + most, len(self._entries))
@@ -192,23 +196,27 @@ class EncodedRequest:
             part = _without_thinking(part)
         self._take(part)
 
-    def asking(self, instruction: str) -> tuple[Request, str]:
-        """The request for a summary: this one with the instruction behind it; and its digest."""
+    def asking(self, instruction: str, count: int) -> tuple[Request, str]:
+        """The request for a summary of the first `count` messages: those, the instruction behind; and its digest."""
         asked = UserMessage(message_id="", content=text_blocks(instruction), source="kernel")
-        fragment, whole = self._encode(asked), self._hash.copy()
-        whole.update(len(fragment).to_bytes(8, "big") + fragment)
-        messages, fragments = (*self.messages, asked), (*self.fragments, fragment)
+        messages = (*self.messages[:count], asked)
+        fragments = (*self.fragments[: 1 + count], self._encode(asked))
+        whole = hashlib.sha256(b"".join(map(_framed, fragments)))
         return Request(head=self.head, messages=messages, fragments=fragments), whole.hexdigest()
 
     def _take(self, part: Head | Message) -> None:
         fragment = self._encode(part)
         self.fragments.append(fragment)
-        self._hash.update(len(fragment).to_bytes(8, "big") + fragment)
+        self._hash.update(_framed(fragment))
 
     @property
     def digest(self) -> str:
         """sha256 (hex) of everything taken in so far."""
         return self._hash.hexdigest()
+
+
+def _framed(fragment: bytes) -> bytes:
+    return len(fragment).to_bytes(8, "big") + fragment
 
 
 def _without_thinking(answer: AssistantMessage) -> AssistantMessage:

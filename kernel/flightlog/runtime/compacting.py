@@ -7,7 +7,7 @@ from typing import Final
 import trio
 from attrs import define, evolve
 
-from flightlog.core.fitting import Measure, Prune, Summarise, Wish, cost, room, shorter, summary_text
+from flightlog.core.fitting import Measure, Prune, Summarise, Wish, cost, judged, least, room, shorter, summary_text
 from flightlog.core.state import State
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.model_call import call_model
@@ -22,7 +22,6 @@ from flightlog_hookspecs.errors import ProviderError
 from flightlog_hookspecs.events import (
     AssistantMessage,
     CompactionEnd,
-    CompactionOutcome,
     CompactionStart,
     Head,
     UserMessage,
@@ -67,10 +66,16 @@ class Compacting:
         before = self._measured(adapter, head)
         if refused:
             most = min(before if most is None else most, int(before * REFUSED_RATIO))
+            window = most  # it could not be read as it is
         if most is None or before <= most:
             return ""
-        compactor = self._around.registry.compactor
-        why = await self._shorten(adapter, head, compactor, most, window) if compactor else "nothing can shorten it"
+        compactor, fixed = self._around.registry.compactor, least(self._journal.history, self._measure, state.step.seq)
+        if compactor is None:
+            why = "nothing can shorten it"
+        elif fixed > most and not refused:
+            why = f"its head and the open step alone have {fixed}"  # so nothing is replaced in vain
+        else:
+            why = await self._shorten(adapter, head, compactor, most, window)
         after = self._measured(adapter, head)
         if after <= most or (refused and after < before):
             return ""
@@ -82,9 +87,10 @@ class Compacting:
     async def _shorten(self, adapter: Adapter, head: Head, compactor: Compactor, most: int, window: int | None) -> str:
         """Make the context shorter until `most` tokens are enough; returns what stood in the way, or ""."""
         step, keep, why = self._journal.state.step, compactor.keep_steps, "nothing is left to shorten"
+        asks = compactor.instruction != ""
         assert step is not None, "requests are made inside a step"
         while self._measured(adapter, head) > most:
-            wish = Wish(keep_steps=keep, summarises=compactor.instruction != "", note=compactor.note, window=window)
+            wish = Wish(keep_steps=keep, summarises=asks, note=compactor.note, window=window)
             match shorter(self._journal.history, self._measure, step.seq, most, wish):
                 case Prune() as prune:
                     await self._prune(compactor, prune)
@@ -95,12 +101,14 @@ class Compacting:
                         continue
                     why = f"the summary was not taken: {end.outcome} {end.message}".strip()
                     if end.outcome == "failed":
-                        return why
+                        asks = False
+                        continue
                 case None:
                     pass
-            if not keep:
+            if not keep and not asks:
                 return why
-            keep //= 2
+            # Without a summary, fewer words for results may still be enough.
+            keep, asks = (keep // 2, asks) if keep else (compactor.keep_steps, False)
         return ""
 
     async def _prune(self, compactor: Compactor, prune: Prune) -> None:
@@ -120,7 +128,7 @@ class Compacting:
         """Let a summary stand for what it covers, if there is a good one; returns the end."""
         before = self._measure.total
         encoded = await self._proof.encoded(adapter, head)
-        request, sha256 = encoded.asking(compactor.instruction)
+        request, sha256 = encoded.asking(compactor.instruction, cut.count)
         assert self._journal.state.step is not None, "requests are made inside a step"
         attempt = self._journal.state.step.attempt + 1
         # Messages stand in it that no request had before.
@@ -174,7 +182,7 @@ class Compacting:
             replaces_to=cut.rows[1],
         )
         saved = self._measure.of(0, cut.count) - self._measure.corrected(cost(summary))
-        outcome, message = _judged(answer, saved)
+        outcome, message = judged(answer, saved)
         end = CompactionEnd(
             outcome=outcome,
             message=message,
@@ -193,15 +201,6 @@ class Compacting:
         advice = await self._hooks.advice(tries, error, tuple(failures), left)
         await self._journal.append(*advice.faults)
         return advice.answer.after_s if isinstance(advice.answer, Retry) and left else None
-
-
-def _judged(answer: AssistantMessage, saved: int) -> tuple[CompactionOutcome, str]:
-    """What the model's `answer` is worth as a summary that saves so many tokens, and why."""
-    if answer.finish not in ("stop", "stop_sequence", "tool_calls"):
-        return "failed", f"it ended with {answer.finish}"
-    if not answer.text.strip():
-        return "empty", ""
-    return ("done", "") if saved > 0 else ("not_smaller", "")
 
 
 @define
