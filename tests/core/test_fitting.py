@@ -102,7 +102,7 @@ def test_results_are_shortened_where_that_is_enough_and_else_all_is_summarised()
     assert isinstance(pruned, Prune)
     assert pruned.rows == (11, 21)
     assert pruned.results[0][1].text == (
-        "[Left out here to save room: the result of look, 3000 characters, row 12 of the log. Look back.]"
+        "[Left out here to save room: the result of look, 3000 characters, message 3. Look back.]"
     )
     assert isinstance(shorter(history, measure, open_row, 60, wish), Summarise)
     assert isinstance(shorter(history, measure, open_row, 60, evolve(wish, window=measure.total // 2)), Prune)
@@ -115,7 +115,7 @@ def test_no_more_is_summarised_than_the_model_can_read() -> None:
     for window in range(sizes[-1] + 10):
         steps = min(5, sum(size <= window for size in sizes[1:]))
         cut = shorter(history, measure, open_row, 1, evolve(wish, window=window))
-        assert cut == (Summarise((10, 10 * steps + 1), 3 * steps) if steps else None)
+        assert cut == (Summarise((10, 10 * steps + 1), 3 * steps, 3 * steps) if steps else None)
 
 
 def test_a_request_has_its_head_and_the_open_step_at_least() -> None:

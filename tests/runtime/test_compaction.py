@@ -21,6 +21,7 @@ from flightlog_hookspecs.events import (
     CheckpointWritten,
     CompactionEnd,
     CompactionStart,
+    Message,
     RequestFailed,
     RequestSent,
     TaskState,
@@ -212,13 +213,14 @@ async def test_the_results_in_the_log_stay_what_they_were(tmp_path: Path) -> Non
     path, model = tmp_path / "a.db", LongWork(window_tokens=900)
     await worked(path, model, PRUNES)
     records = {record.seq: record.event for record in records_of(path)}
+    said = [seq for seq, each in records.items() if isinstance(each, Message) and not getattr(each, "replaces", None)]
     shortened = [each for each in records.values() if isinstance(each, ToolResult) and each.replaces]
     assert shortened
     for each in shortened:
         old = records[each.replaces or 0]
         assert isinstance(old, ToolResult)
         assert len(old.text) > 500
-        assert f"row {each.replaces} of the log" in each.text
+        assert f", message {said.index(each.replaces) + 1}." in each.text
 
 
 async def test_a_task_whose_context_does_not_fit_is_paused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,9 +13,10 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 import flightlog
-from flightlog import Limits
+from flightlog import Limits, Session
 from flightlog.core.fitting import Measure, Wish, cost, head_cost, least, shorter
 from flightlog.core.history import History
+from flightlog.runtime.past import Past
 from flightlog.testing import Bundle, Cue, FakeModel, calls, words
 from flightlog_hookspecs import (
     BlockEnd,
@@ -31,7 +33,17 @@ from flightlog_hookspecs import (
 )
 from flightlog_hookspecs.content import text_blocks
 from flightlog_hookspecs.errors import ProviderError
-from flightlog_hookspecs.events import CompactionEnd, Record, RequestHeader, RequestSent, StepStart, TurnEnd
+from flightlog_hookspecs.events import (
+    CompactionEnd,
+    Event,
+    Record,
+    RequestHeader,
+    RequestSent,
+    StepStart,
+    ToolResult,
+    TurnEnd,
+    UserMessage,
+)
 from support.conversation import assert_conversation
 from support.kernels import records_of, session_of
 from support.long_work import INSTRUCTION, is_summary
@@ -184,6 +196,7 @@ async def test_what_is_sent_fits_and_is_what_the_log_says_in_whatever_copy_of_it
                 await session.inject(turn.steers)
             await session.run()
         held = [message for _, message in session._journal.history.since(0)]
+        assert_looked_back(session, records_of(path))
     records = records_of(path)
     assert held == seen(records)
     assert_refusals(records, room)
@@ -210,10 +223,39 @@ async def test_what_is_sent_fits_and_is_what_the_log_says_in_whatever_copy_of_it
             fork = kernel.read(f"fork {end.turn}")
             assert [told(message) for message in fork.messages()] == [told(m) for m in seen(records[: end.seq])]
             fork.verify()
+        async with kernel.session(f"fork {end.turn}") as session:
+            assert_looked_back(session, records_of(path, f"fork {end.turn}"))
     exported.seek(0)
     async with flightlog.open_kernel(folder / "b.db", discover=False, plugins=adapters) as kernel:
         assert kernel.read(await kernel.import_session(exported)).messages() == held
         kernel.read("s").verify()
+
+
+def assert_looked_back(session: Session, records: Sequence[Record]) -> None:
+    """Each message can be read again by its number, and what stands for others names the right ones."""
+    past, whole = Past(session._journal), History()
+    for record in records:
+        if not stands_for(record.event):
+            whole.add(record.event, record.seq)
+    messages = [message for _, message in whole.since(0)]
+    assert [past.message(number) for number in range(len(messages) + 2)] == [None, *messages, None]
+    for record in records:
+        match record.event:
+            case ToolResult(replaces=int(row)) as short:
+                said = re.search(r", message (\d+)\.", short.text)
+                assert said is not None
+                assert past.message(int(said[1])) == records[row - 1].event
+            case UserMessage(replaces_to=int(row)) as summary:
+                said = re.search(r"messages 1 to (\d+),", summary.text)
+                assert said is not None
+                assert int(said[1]) == whole.until(row)
+            case _:
+                pass
+
+
+def stands_for(event: Event) -> bool:
+    """Whether it is in place of others."""
+    return getattr(event, "replaces", None) is not None or getattr(event, "replaces_from", None) is not None
 
 
 def told(message: Message) -> object:

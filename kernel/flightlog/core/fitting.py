@@ -148,10 +148,14 @@ class Prune:
 
 @frozen
 class Summarise:
-    """Let a summary of the first `count` messages, which stand in rows `rows[0]` to `rows[1]`, stand for them."""
+    """Let a summary of the first `count` messages, which stand in rows `rows[0]` to `rows[1]`, stand for them.
+
+    All that is left of the first `said` messages that ever were is among them.
+    """
 
     rows: tuple[int, int]
     count: int
+    said: int
 
 
 def shorter(history: History, measure: Measure, step_row: int, most: int, wish: Wish) -> Prune | Summarise | None:
@@ -169,10 +173,15 @@ def shorter(history: History, measure: Measure, step_row: int, most: int, wish: 
     readable = ends[: bisect_right(ends, measure.readable(wish.window))]
     covered = entries[: readable[-1]] if readable and wish.summarises else []
     told = any(not isinstance(message, UserMessage) or message.source != "summary" for _, message in covered)
-    summarise = Summarise((covered[0][0][0], covered[-1][0][0]), len(covered)) if told else None
+    summarise = _summarise(history, covered) if told else None
     if prune and (measure.total - saved <= most * ROOM or summarise is None or summarise.count < end):
         return prune
     return summarise
+
+
+def _summarise(history: History, covered: list[Entry]) -> Summarise:
+    said = max(history.number(place) for place, _ in covered)
+    return Summarise((covered[0][0][0], covered[-1][0][0]), len(covered), said)
 
 
 def least(history: History, measure: Measure, step_row: int) -> int:
@@ -195,17 +204,17 @@ class Wish:
     window: int | None = None
 
 
-def shortened(result: ToolResult, row: int, note: str) -> ToolResult:
-    """What stands for `result`, which is in that row."""
+def shortened(result: ToolResult, row: int, number: int, note: str) -> ToolResult:
+    """What stands for `result`, which is in that row and was the message with that number."""
     files = sum(isinstance(block, FileBlock) for block in result.content)
     size = f"{len(result.text)} characters" + (f" and {files} files" if files else "")
-    words = f"[Left out here to save room: the result of {result.name}, {size}, row {row} of the log.{_said(note)}]"
+    words = f"[Left out here to save room: the result of {result.name}, {size}, message {number}.{_said(note)}]"
     return evolve(result, content=text_blocks(words), replaces=row, duration_us=0, spill=None)
 
 
-def summary_text(rows: tuple[int, int], text: str, note: str) -> str:
-    """What the model is told in place of the messages of `rows`."""
-    return f"[What was said so far, rows {rows[0]} to {rows[1]} of the log, in short.{_said(note)}]\n\n{text.strip()}"
+def summary_text(said: int, text: str, note: str) -> str:
+    """What the model is told in place of the first `said` messages."""
+    return f"[What was said so far, messages 1 to {said}, in short.{_said(note)}]\n\n{text.strip()}"
 
 
 def judged(answer: AssistantMessage, saved: int) -> tuple[CompactionOutcome, str]:
@@ -230,7 +239,7 @@ def _prunable(history: History, covered: list[Entry], note: str) -> Iterator[tup
     for place, message in covered:
         if isinstance(message, ToolResult) and message.replaces is None:
             row = history.row(place)
-            new = shortened(message, row, note)
+            new = shortened(message, row, history.number(place), note)
             if cost(message) - cost(new) >= PRUNE_MIN_TOKENS:
                 yield row, message, new
 

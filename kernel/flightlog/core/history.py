@@ -84,6 +84,8 @@ class History:
     rewritten_at: int = field(default=0, init=False)
     _entries: list[tuple[Place, Message]] = field(factory=list, init=False)
     _rows: dict[Place, int] = field(factory=dict, init=False)
+    _numbers: dict[int, int] = field(factory=dict, init=False)
+    _said: int = field(default=0, init=False)
 
     def add(self, event: Event, seq: int) -> None:
         """Take in the event committed at `seq`; ignored unless the model sees it."""
@@ -95,6 +97,9 @@ class History:
                 self._replace((first, 0), (last + 1, 0), seq)
             case ToolResult(replaces=int()):
                 self._replace(place, (place[0], place[1] + 1), seq)
+            case UserMessage() | AssistantMessage():
+                self._numbers[seq] = self._said + 1
+                self._said += 1 + sum(isinstance(block, ToolCallBlock) for block in event.content)
         # Late results of a parallel batch land before earlier ones of higher position.
         insort(self._entries, (place, cast("Message", event)), key=itemgetter(0))
         if place[0] != seq:
@@ -103,6 +108,10 @@ class History:
     def row(self, place: Place) -> int:
         """The row of the message that stands at `place`."""
         return self._rows.get(place, place[0])
+
+    def number(self, place: Place) -> int:
+        """Which message stood at `place` first, counted from 1: a result by its call, so the same in every fork."""
+        return self._numbers[place[0]] + place[1]
 
     def at(self, place: Place) -> Message | None:
         """The message that stands at `place`, None when none does."""

@@ -176,7 +176,7 @@ class Compacting:
         """What the model's answer comes to: a summary, if it is any good, and the end."""
         summary = UserMessage(
             message_id=self._journal.clock.new_id(),
-            content=text_blocks(summary_text(cut.rows, answer.text, compactor.note)),
+            content=text_blocks(summary_text(cut.said, answer.text, compactor.note)),
             source="summary",
             replaces_from=cut.rows[0],
             replaces_to=cut.rows[1],

@@ -56,8 +56,7 @@ class Book:
     name: str
     on_crash: OnCrash = "close"
     model: str = field(default="reader:m", init=False)
-    steady: bool = field(default=False, init=False)
-    """What a model is told of what was left out names rows, and those differ once something was cut off."""
+    steady: bool = field(default=True, init=False)
 
     def plugins(self, world: World) -> Sequence[object]:
         """The book, the notes, the reader, and what makes its context shorter."""
