@@ -17,12 +17,14 @@ from flightlog_hookspecs.events import (
     CompactionEnd,
     CompactionStart,
     RequestFailed,
+    RequestRetry,
     RequestSent,
     TaskState,
     TurnEnd,
 )
 from support.conversation import assert_at_rest
-from support.kernels import events_of, opened, session_of
+from support.cutting import cut_log
+from support.kernels import events_of, opened, records_of, session_of
 from support.long_work import INSTRUCTION, PRUNES, SUMMARISES, LongWork, looking
 
 
@@ -214,6 +216,52 @@ async def test_an_adapter_that_cannot_encode_the_instruction_ends_the_turn_and_n
     assert "what is that" in end.message
     assert not events_of(path, CompactionStart)
     assert_at_rest(path, model, verify=False)
+
+
+async def test_a_request_that_was_too_long_is_not_made_again_where_there_is_less_room_by_then(tmp_path: Path) -> None:
+    whole, path, compactor = tmp_path / "a.db", tmp_path / "b.db", Compactor(name="prunes", keep_steps=0)
+    await worked(whole, LongWork(refuses_over=900), compactor)
+    retried = next(record.seq for record in records_of(whole) if isinstance(record.event, RequestRetry))
+    cut_log(whole, path, retried)
+    model, limits = LongWork(), Limits(context_tokens=200)
+    plugins = [Bundle(compactors=[compactor])]
+    async with session_of(path, model, looking(600), plugins=plugins, limits=limits, on_crash="continue") as session:
+        await session.run()
+    end = events_of(path, TurnEnd)[-1]
+    assert (end.code, model.sizes) == ("context_overflow", [])
+    before, after = next((r.tokens_before, e.tokens_after) for r, e in zip(*both(path), strict=True))
+    assert 200 < after < before
+    assert_at_rest(path, model)
+
+
+def both(path: Path) -> tuple[list[CompactionStart], list[CompactionEnd]]:
+    """How each compaction began, and ended."""
+    return events_of(path, CompactionStart), events_of(path, CompactionEnd)
+
+
+async def test_what_is_said_while_a_summary_is_written_comes_after_it(tmp_path: Path) -> None:
+    path, said = tmp_path / "a.db", False
+
+    async def say() -> None:
+        nonlocal said
+        if not said:
+            said = True
+            await session.steer("rather so")
+            await session.followup("and then?")
+            await kernel.mailbox("s").inject("by the way")
+
+    model = LongWork(window_tokens=800, summary=lambda answers: [say, *words(f"{answers} answers")])
+    plugins = [Bundle(compactors=[SUMMARISES])]
+    async with (
+        opened(path, model, looking(600), plugins=plugins) as kernel,
+        kernel.session("s", model="fake:m") as session,
+    ):
+        await session.followup("go")
+        assert (await session.run()).reason == "completed"
+    texts = [message.text for message in events_of(path, UserMessage)]
+    assert {"rather so", "and then?", "by the way"} <= set(texts)
+    assert {end.outcome for end in events_of(path, CompactionEnd)} == {"done"}
+    assert_at_rest(path, model)
 
 
 async def test_the_answer_to_a_summary_runs_no_tool(tmp_path: Path) -> None:
