@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from attrs import evolve
+
 from flightlog.core import fitting, fold, repair
 from flightlog.core.changed import changed
 from flightlog.core.state import State
 from flightlog.runtime import closing as runtime_closing
 from flightlog.runtime.journal import Journal
-from flightlog_hookspecs.events import CompactionEnd, CompactionStart, Event, SessionOpened
+from flightlog_hookspecs.content import text_blocks
+from flightlog_hookspecs.events import AssistantMessage, CompactionEnd, CompactionStart, Event, SessionOpened
 from planted import replaced
 
 
@@ -74,10 +77,22 @@ def cancelled_compaction_left_open() -> Iterator[None]:
 @contextmanager
 def steps_to_keep_replaced_too() -> Iterator[None]:
     """The last finished steps are made shorter like all others."""
-    cut = fitting._cut
+    ends = fitting._ends
 
-    def thorough(*arguments: Any) -> int:
-        return cut(*arguments[:-1], 0)
+    def thorough(*arguments: Any) -> list[int]:
+        return ends(*arguments[:-1], 0)
 
-    with replaced(fitting, "_cut", thorough):
+    with replaced(fitting, "_ends", thorough):
+        yield
+
+
+@contextmanager
+def preamble_of_calls_taken_for_a_summary() -> Iterator[None]:
+    """A model that goes on with its work is taken at the words it says before its calls."""
+    judged = fitting.judged
+
+    def trusting(answer: AssistantMessage, saved: int) -> Any:
+        return judged(evolve(answer, content=text_blocks(answer.text)), saved)
+
+    with replaced(fitting, "judged", trusting):
         yield
