@@ -12,6 +12,7 @@ from typing import Final
 from flightlog_hookspecs import (
     AssistantMessage,
     Compactor,
+    FileBlock,
     Message,
     Tool,
     ToolCallBlock,
@@ -36,30 +37,27 @@ Say, as briefly as you can and without leaving out what is still needed:
 3. what was decided and why, and what was tried in vain;
 4. what is under way right now, and what comes next."""
 
-NOTE: Final = "look_back(row) shows what stood there."
+NOTE: Final = "look_back(message) shows what stood there."
 
 
-async def look_back(context: ToolContext, row: int, start: int = 0) -> str:
-    """Read again what was left out of this conversation, by its row in the log.
+async def look_back(context: ToolContext, message: int, start: int = 0) -> str:
+    """Read again what was left out of this conversation, message by message.
 
     Args:
         context: the call
-        row: the row; where it holds no message, the next one that does is shown
+        message: its number; the first message of the conversation is 1
         start: the character to begin at, for long messages
 
     """
     assert context.past is not None, "the body is async and runs on the kernel's thread"
-    found = context.past.message(row)
+    found = context.past.message(message)
     if found is None:
-        raise ToolError(f"Nothing was said in row {row} or behind it.")
-    at, message = found
-    text = _text(message)
+        raise ToolError(f"There is no message {message}.")
+    text = _text(found)
     start = max(start, 0)
     end = start + SHOWN_MAX_CHARS
-    more = f"\n[{len(text) - end} more characters: look_back({at}, start={end})]" if len(text) > end else ""
-    following = context.past.message(at + 1)
-    then = f"\n[the next message is in row {following[0]}]" if following else ""
-    return f"[row {at}, {_who(message)}]\n{text[start:end]}{more}{then}"
+    more = f"\n[{len(text) - end} more characters: look_back({message}, start={end})]" if len(text) > end else ""
+    return f"[message {message}, {_who(found)}]\n{text[start:end]}{more}"
 
 
 def _who(message: Message) -> str:
@@ -76,7 +74,8 @@ def _text(message: Message) -> str:
     calls = [
         f"[called {block.name} with {block.arguments}]" for block in message.content if isinstance(block, ToolCallBlock)
     ]
-    return "\n".join([*([message.text] if message.text else []), *calls])
+    files = [f"[the {block.label}]" for block in message.content if isinstance(block, FileBlock)]
+    return "\n".join([*([message.text] if message.text else []), *files, *calls])
 
 
 @hookimpl

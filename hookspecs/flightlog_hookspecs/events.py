@@ -590,7 +590,7 @@ class CompactionStart:
     """The context is about to be made shorter: nothing has changed for the model yet.
 
     To "summarise", `model` is asked for a summary of the messages from row `from_seq` to row `to_seq`: with the head
-    and messages as they are now and the `instruction` behind them. `sha256` (hex) covers the bytes that are sent.
+    and these messages as they are now and the `instruction` behind them. `sha256` (hex) covers the bytes that are sent.
     To "prune", results in that range are said in fewer words, and nobody is asked. Tokens are estimates.
     """
 
@@ -681,6 +681,8 @@ class TaskSubmitted:
     With `every_us` its goal is to be reached again after so many microseconds, `times` times in all and not after
     `until_us`, None for no such bound; its steps are counted anew each time.
 
+    Each of its requests has at most `max_input_tokens`, beside what its model and its worker allow.
+
     `degradation` is what is done for it, in this order, as its tokens run out: `smaller_model` is the one that serves
     then, "" for none. It is paused in the end.
     """
@@ -703,6 +705,7 @@ class TaskSubmitted:
     sub_goals: tuple[SubGoal, ...] = ()
     smaller_model: str = ""
     degradation: tuple[Move, ...] = ("compress", "shrink", "smaller_model")
+    max_input_tokens: int | None = None
 
 
 @frozen(kw_only=True)

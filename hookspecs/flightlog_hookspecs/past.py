@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 class Past(Protocol):
     """What was said in the session that a tool was called in, as it is in the log. No other session can be seen."""
 
-    def message(self, row: int) -> tuple[int, Message] | None:
-        """The message in that row, else the first one behind it, with its row; None when there is none.
+    def message(self, number: int) -> Message | None:
+        """The message with that number, None when there is none.
 
-        Files are without their bytes. Raises `LogCorrupt`.
+        They are counted from 1, results in the order of their calls, so a number means the same in every fork. What
+        stands for others is not counted. Files are without their bytes. Raises `LogCorrupt`.
         """

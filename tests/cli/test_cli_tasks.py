@@ -103,6 +103,12 @@ def test_what_cannot_be_is_a_usage_error_in_one_line(shell: Shell, arguments: li
     assert len(shell.call("task", "list", "--json").json) == 1
 
 
+def test_a_task_whose_request_would_have_more_tokens_than_it_may_rests(shell: Shell) -> None:
+    shell.call("task", "submit", "count", "--id", "t", "--max-input-tokens", "1")
+    shell.call("work", "--until-idle")
+    assert states(shell, "t") == ["running", "paused context"]
+
+
 def test_wishes_are_letters_that_the_next_worker_obeys(shell: Shell) -> None:
     for task in ("paused", "cancelled", "amended"):
         shell.call("task", "submit", "count", "--id", task)

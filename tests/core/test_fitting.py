@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flightlog import Limits
-from flightlog.core.fitting import Measure, Prune, Summarise, Wish, cost, head_cost, room, shorter
+from flightlog.core.fitting import Measure, Prune, Summarise, Wish, cost, head_cost, judged, least, room, shorter
 from flightlog.core.history import History
-from flightlog_hookspecs import Head, TextBlock, ThinkingBlock, ToolCallBlock
+from flightlog_hookspecs import FinishReason, Head, TextBlock, ThinkingBlock, ToolCallBlock
 from flightlog_hookspecs.content import text_blocks
-from flightlog_hookspecs.events import AssistantMessage, ToolResult, UserMessage
+from flightlog_hookspecs.events import AssistantMessage, TaskSubmitted, ToolResult, UserMessage
 from support.conversation import assert_conversation
 
 HEAD = Head(adapter="a", model="m", system="You look at the sky.")
@@ -100,11 +102,43 @@ def test_results_are_shortened_where_that_is_enough_and_else_all_is_summarised()
     assert isinstance(pruned, Prune)
     assert pruned.rows == (11, 21)
     assert pruned.results[0][1].text == (
-        "[Left out here to save room: the result of look, 3000 characters, row 12 of the log. Look back.]"
+        "[Left out here to save room: the result of look, 3000 characters, message 3. Look back.]"
     )
     assert isinstance(shorter(history, measure, open_row, 60, wish), Summarise)
-    unreadable = evolve(wish, window=measure.total - 1)
-    assert isinstance(shorter(history, measure, open_row, 60, unreadable), Prune)
+    assert isinstance(shorter(history, measure, open_row, 60, evolve(wish, window=measure.total // 2)), Prune)
+
+
+def test_no_more_is_summarised_than_the_model_can_read() -> None:
+    history, open_row = conversation([[100]] * 6)
+    measure, wish = measured(history), Wish(keep_steps=1, summarises=True)
+    sizes = [measure.head + measure.of(0, 3 * steps) for steps in range(7)]
+    for window in range(sizes[-1] + 10):
+        steps = min(5, sum(size <= window for size in sizes[1:]))
+        cut = shorter(history, measure, open_row, 1, evolve(wish, window=window))
+        assert cut == (Summarise((10, 10 * steps + 1), 3 * steps, 3 * steps) if steps else None)
+
+
+def test_a_request_has_its_head_and_the_open_step_at_least() -> None:
+    history, open_row = conversation([[3000], []])
+    measure = measured(history)
+    assert least(history, measure, open_row) == measure.head + measure.of(len(history) - 1, len(history))
+    history.add(UserMessage(message_id="more", content=text_blocks(LONG)), open_row + 2)
+    assert least(history, measured(history), open_row) > cost(UserMessage(message_id="", content=text_blocks(LONG)))
+
+
+@given(
+    text=st.sampled_from(["", " \n", "so far so good"]),
+    finish=st.sampled_from(get_args(FinishReason)),
+    wanted=st.lists(st.sampled_from("ab"), max_size=1),
+    saved=st.integers(-5, 5),
+)
+def test_only_a_whole_answer_that_says_something_calls_nothing_and_saves_tokens_is_a_summary(
+    text: str, finish: FinishReason, wanted: list[str], saved: int
+) -> None:
+    outcome, _ = judged(evolve(answer(text, *wanted), finish=finish), saved)
+    whole = finish in ("stop", "stop_sequence") and not wanted
+    assert (outcome == "done") == (whole and text.strip() != "" and saved > 0)
+    assert (outcome == "failed") == (not whole)
 
 
 def test_what_was_shortened_is_not_shortened_again_and_a_lone_summary_is_not_summarised() -> None:
@@ -147,17 +181,22 @@ def test_thinking_that_is_not_sent_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("window", "limits", "most"),
+    ("window", "limits", "own", "most"),
     [
-        (None, Limits(), None),
-        (1000, Limits(), 750),
-        (1000, Limits(input_budget_ratio=0.5), 500),
-        (1000, Limits(context_tokens=100), 100),
-        (1000, Limits(context_tokens=900), 750),
-        (None, Limits(context_tokens=900), 900),
+        (None, Limits(), None, None),
+        (1000, Limits(), None, 750),
+        (1000, Limits(input_budget_ratio=0.5), None, 500),
+        (1000, Limits(context_tokens=100), None, 100),
+        (1000, Limits(context_tokens=900), None, 750),
+        (None, Limits(context_tokens=900), None, 900),
+        (None, Limits(), 80, 80),
+        (1000, Limits(context_tokens=900), 80, 80),
+        (1000, Limits(context_tokens=100), 120, 100),
     ],
 )
-def test_a_request_may_have_a_part_of_the_window_and_what_the_host_allows(
-    window: int | None, limits: Limits, most: int | None
+def test_a_request_may_have_a_part_of_the_window_and_what_the_host_and_the_task_allow(
+    window: int | None, limits: Limits, own: int | None, most: int | None
 ) -> None:
-    assert room(window, limits) == most
+    assert room(window, limits, TaskSubmitted(goal="look", model="a:m", max_input_tokens=own)) == most
+    if own is None:
+        assert room(window, limits, None) == most

@@ -33,12 +33,22 @@ from planted import replaced
 
 from flightlog.api import open_kernel
 from flightlog.runtime.driver import Driver
-from flightlog.testing.faults import Report, Script, World, named, oracles, run_io_errors, run_power_loss
+from flightlog.testing.faults import (
+    Judging,
+    Report,
+    Workload,
+    World,
+    named,
+    oracles,
+    run_io_errors,
+    run_power_loss,
+)
 from flightlog.testing.faults.determinism import clock_of, deterministic, reseed
 from flightlog.testing.faults.disk import Disk, Files
 from flightlog.testing.faults.judge import leaf, refused
 from flightlog.testing.faults.life import Bench, Life, bench, live, new_log, read_log, registry_of, watched_life
 from flightlog.testing.faults.oracles import Broken
+from flightlog.testing.faults.world import Done
 from flightlog_hookspecs.errors import FlightlogError, SessionBusy, StoreError
 
 TESTS = Path(__file__).parents[1]
@@ -99,7 +109,7 @@ def damage(script: str, seed: int, points: int = 300) -> Finding:
     return _first(cases, seed)
 
 
-def _read_damaged(place: Bench, workload: Script, life: Life, files: Files, random: Random) -> Iterator[Broken]:
+def _read_damaged(place: Bench, workload: Workload, life: Life, files: Files, random: Random) -> Iterator[Broken]:
     place.lay_out(files)
     written = read_log(place.path, registry_of(workload))
     place.lay_out(_damaged(place, files, random))
@@ -179,7 +189,7 @@ class _Interrupting(World):
             self.happens()
 
 
-async def _cancelled(place: Bench, workload: Script, unbroken: Life, seed: int, at: int) -> list[Broken]:
+async def _cancelled(place: Bench, workload: Workload, unbroken: Life, seed: int, at: int) -> list[Broken]:
     drivers: list[Driver] = []
     run = Driver.run
 
@@ -197,14 +207,17 @@ async def _cancelled(place: Bench, workload: Script, unbroken: Life, seed: int, 
         return [refused(error)]
 
 
-def _judged(place: Bench, workload: Script, unbroken: Life, *worlds: World) -> list[Broken]:
+def _judged(place: Bench, workload: Workload, unbroken: Life, *worlds: World) -> list[Broken]:
     log, facts = read_log(place.path, registry_of(workload)), [fact for world in worlds for fact in world.ledger]
     broken = [*oracles.effects(facts), *oracles.intents(facts, log.all_records())]
     for name, records in log.records.items():
         broken += oracles.one_outcome(records)
+        broken += oracles.shortened(records)
         broken += oracles.streamed(records)
-        broken += oracles.conversation(log.messages[name], oracles.essence(unbroken.log.messages[name]))
-    return broken
+        if not isinstance(workload, Judging):
+            broken += oracles.conversation(log.messages[name], oracles.essence(unbroken.log.messages[name]))
+    done = [fact for fact in facts if isinstance(fact, Done)]
+    return [*broken, *oracles.verdict(workload, log.all_records(), done)]
 
 
 def owners(script: str, seed: int, points: int = 120) -> Finding:
@@ -246,7 +259,7 @@ class _Second(World):
             self.fenced_at = len(self.first.ledger)
 
 
-async def _taken_over(place: Bench, workload: Script, unbroken: Life, seed: int, at: int) -> list[Broken]:
+async def _taken_over(place: Bench, workload: Workload, unbroken: Life, seed: int, at: int) -> list[Broken]:
     asked = trio.Event()
     first = _Interrupting(at=at, happens=asked.set)
     second = _Second(first=first)
@@ -293,7 +306,7 @@ async def _taken_over(place: Bench, workload: Script, unbroken: Life, seed: int,
         return [*broken, refused(error)]
 
 
-async def _unbroken(place: Bench, workload: Script, seed: int) -> Life:
+async def _unbroken(place: Bench, workload: Workload, seed: int) -> Life:
     """The run that others are compared with. It is made before the bug is planted: see `_first`."""
     files = await new_log(place)
     return await watched_life(place, Disk.holding(files), files, [], workload, seed=seed, number=0)

@@ -18,7 +18,7 @@ if __name__ == "__main__":
 import layers
 from attrs import frozen
 from layers import Finding, Layer, cancel, damage, io_errors, nested, owners, power_loss, rule
-from planted import acting, deciding, owning, reading, saving, saying, working
+from planted import acting, deciding, owning, reading, saving, saying, shortening, working
 
 PAGE = Path(__file__).parents[2] / "docs" / "planted-bugs.md"
 SLACK = 3
@@ -85,6 +85,9 @@ BUGS = (
     Bug(working.recovery_that_nobody_mentions, power_loss, "orders", "P4", 6),
     Bug(working.completed_turn_taken_for_an_interrupted_one, power_loss, "orders", "P4 P7", 57),
     Bug(working.precheck_skipped_on_resume, power_loss, "orders in a changing world", "P5", 20),
+    Bug(shortening.replacements_one_by_one, power_loss, "a long book", "P4", 30),
+    Bug(shortening.normal_for_summaries, power_loss, "a long book", "P6", 30),
+    Bug(shortening.compaction_of_a_dead_owner_still_open, power_loss, "a long book as a task", "P3 P4 P7", 53),
     Bug(saving.witness_of_what_a_killed_process_cached, nested, "cancelled", "P3", 52, seed=2),
     Bug(saying.words_under_the_last_owner_only, nested, "cancelled", "P4", 41, seed=4),
     Bug(saving.storage_error_swallowed, io_errors, "words", "P2 P3", 2),
@@ -101,6 +104,7 @@ BUGS = (
     Bug(owning.session_opened_without_its_lock, owners, "tools", "P1", 1),
     Bug(acting.cancelled_write_told_to_be_safe, cancel, "siblings", "P5", 9),
     Bug(acting.cancelled_turn_left_open, cancel, "tools", "P4 P7", 1),
+    Bug(shortening.cancelled_compaction_left_open, cancel, "a long book", "P3", 19),
     Bug(
         deciding.cut_stream_taken_for_success,
         rule,
@@ -135,6 +139,20 @@ BUGS = (
         "core/test_plan.py::test_a_turn_opens_with_all_that_was_injected_and_one_followup",
         "rule",
         1,
+    ),
+    Bug(
+        shortening.steps_to_keep_replaced_too,
+        rule,
+        "core/test_fitting.py::test_what_is_replaced_is_whole_steps_outside_of_the_open_one_and_of_those_to_keep",
+        "rule",
+        6,
+    ),
+    Bug(
+        shortening.preamble_of_calls_taken_for_a_summary,
+        rule,
+        "core/test_fitting.py::test_only_a_whole_answer_that_says_something_calls_nothing_and_saves_tokens_is_a_summary",
+        "rule",
+        15,
     ),
 )
 

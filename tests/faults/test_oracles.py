@@ -12,15 +12,20 @@ import trio.testing
 from attrs import evolve
 
 from flightlog.testing.faults import SCRIPTS, Broken, oracles
+from flightlog.testing.faults.book import Reader
 from flightlog.testing.faults.determinism import deterministic
 from flightlog.testing.faults.disk import Disk
 from flightlog.testing.faults.life import Life, bench, watched_life
-from flightlog.testing.faults.world import Committed, Done, Ended, Entered, Failed, Reached, Wrong
+from flightlog.testing.faults.world import Committed, Done, Ended, Entered, Failed, Reached, World, Wrong
+from flightlog_hookspecs import Head, Request
 from flightlog_hookspecs.content import text_blocks
 from flightlog_hookspecs.events import (
     AssistantDelta,
     AssistantMessage,
+    CompactionEnd,
+    CompactionStart,
     Event,
+    Message,
     Record,
     RequestFailed,
     RequestSent,
@@ -53,6 +58,12 @@ def family() -> Life:
 def work() -> Life:
     """An unbroken run of a task."""
     return unbroken_life("orders")
+
+
+@pytest.fixture(scope="module")
+def reading() -> Life:
+    """An unbroken run whose context was made shorter."""
+    return unbroken_life("a long book")
 
 
 def unbroken_life(name: str) -> Life:
@@ -103,6 +114,66 @@ def test_p4_two_outcomes_of_a_call_are_found(life: Life) -> None:
     result = next(record for record in all_of_it if isinstance(record.event, ToolResult))
     assert not promises(oracles.one_outcome(all_of_it))
     assert promises(oracles.one_outcome([*all_of_it, result])) == {"P4"}
+
+
+def test_p4_a_context_that_is_made_shorter_by_half_is_found(reading: Life) -> None:
+    all_of_it = records(reading)
+    assert not promises(oracles.shortened(all_of_it))
+    assert not promises(oracles.one_outcome(all_of_it)), "said in fewer words is no other outcome"
+    ends = [
+        i for i, one in enumerate(all_of_it) if isinstance(one.event, CompactionEnd) and one.event.outcome == "done"
+    ]
+    for end in ends:
+        assert promises(oracles.shortened(all_of_it[:end])) == {"P4"}
+        assert promises(oracles.shortened(all_of_it[:end] + all_of_it[end + 1 :])) == {"P4"}
+
+
+def test_the_book_is_so_long_that_results_are_left_out_and_all_is_summed_up_twice(reading: Life) -> None:
+    starts = [record.event for record in records(reading) if isinstance(record.event, CompactionStart)]
+    assert [start.level for start in starts] == [*["prune", "summarise", "summarise"] * 2]
+    assert not [fact for fact in reading.facts if isinstance(fact, Wrong)]
+
+
+def test_p7_a_reader_whose_notes_are_lost_or_doubled_is_found(reading: Life) -> None:
+    book = next(script for script in SCRIPTS if script.name == "a long book")
+    done, all_of_it = [fact for fact in reading.facts if isinstance(fact, Done)], records(reading)
+    note = next(fact for fact in done if fact.tool == "note")
+    report = next(record for record in reversed(all_of_it) if isinstance(record.event, AssistantMessage))
+    assert not promises(oracles.verdict(book, all_of_it, done))
+    for found, facts in (
+        (all_of_it, [fact for fact in done if fact != note]),
+        ([*all_of_it, report], done),
+        (all_of_it[: all_of_it.index(report)], done),
+    ):
+        assert promises(oracles.verdict(book, found, facts)) == {"P7"}
+
+
+def test_a_reader_says_what_is_wrong_with_its_conversation(reading: Life) -> None:
+    messages = reading.log.messages["s"]
+    summary = next(message for message in messages if isinstance(message, UserMessage) and message.source == "summary")
+    noted = next(m for m in messages if isinstance(m, AssistantMessage) and "note" in str(m.content))
+    result = messages[messages.index(noted) + 1]
+    assert messages[0] is summary
+    assert wrong_with(messages, []) == ""
+    assert "forgotten" in wrong_with(messages[1:], [fact for fact in reading.facts if isinstance(fact, Done)])
+    assert "stands behind" in wrong_with([*messages, summary], [])
+    assert "has no result" in wrong_with([message for message in messages if message is not result], [])
+    assert "behind its call" in wrong_with([*messages, result], [])
+    all_of_it = text_blocks('{"noted": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], "unknown": []}')
+    assert "told twice" in wrong_with([evolve(summary, content=all_of_it), *messages[1:]], [])
+
+
+def wrong_with(messages: list[Message], done: list[Done]) -> str:
+    """What the reader tells the world when it is sent these messages after `done`."""
+    world = World(earlier=done)
+    request = Request(head=Head(adapter="reader", model="m"), messages=messages, fragments=())
+
+    async def ask() -> None:
+        async with Reader(world).stream(request, 1):
+            pass
+
+    trio.run(ask)
+    return "; ".join(fact.how for fact in world.ledger if isinstance(fact, Wrong))
 
 
 def test_p4_words_that_were_streamed_and_are_not_in_the_answer_are_found(life: Life) -> None:

@@ -39,6 +39,7 @@ def test_a_planted_bug_dies_with_other_seeds_too(bug: Bug, effort: int) -> None:
         (layers.damage, "tools"),
         (layers.owners, "tools"),
         (layers.cancel, "siblings"),
+        (layers.cancel, "a long book"),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )

@@ -21,6 +21,7 @@ from flightlog_hookspecs.events import (
     CheckpointWritten,
     CompactionEnd,
     CompactionStart,
+    Message,
     RequestFailed,
     RequestSent,
     TaskState,
@@ -114,8 +115,8 @@ async def test_a_summary_is_asked_for_behind_the_same_prefix_and_its_tokens_coun
     path, model = tmp_path / "a.db", LongWork(window_tokens=800, steps=8)
     await worked(path, model, SUMMARISES)
     asked = next(index for index, fragments in enumerate(model.requests) if b"Sum it all up." in fragments[-1])
-    before = model.requests[asked - 1]
-    assert model.requests[asked][: len(before)] == before
+    before, covered = model.requests[asked - 1], model.requests[asked][:-1]
+    assert before[: len(covered)] == covered, "so that the provider knows it already"
     done = [end for end in events_of(path, CompactionEnd) if end.outcome == "done" and end.asked]
     assert model.asked == len(done) > 0
     with flightlog.open_log(path, discover=False) as log:
@@ -212,13 +213,14 @@ async def test_the_results_in_the_log_stay_what_they_were(tmp_path: Path) -> Non
     path, model = tmp_path / "a.db", LongWork(window_tokens=900)
     await worked(path, model, PRUNES)
     records = {record.seq: record.event for record in records_of(path)}
+    said = [seq for seq, each in records.items() if isinstance(each, Message) and not getattr(each, "replaces", None)]
     shortened = [each for each in records.values() if isinstance(each, ToolResult) and each.replaces]
     assert shortened
     for each in shortened:
         old = records[each.replaces or 0]
         assert isinstance(old, ToolResult)
         assert len(old.text) > 500
-        assert f"row {each.replaces} of the log" in each.text
+        assert f", message {said.index(each.replaces) + 1}." in each.text
 
 
 async def test_a_task_whose_context_does_not_fit_is_paused(tmp_path: Path) -> None:
@@ -227,6 +229,20 @@ async def test_a_task_whose_context_does_not_fit_is_paused(tmp_path: Path) -> No
         task = await kernel.tasks.submit("sweep", model="fake:m")
         await kernel.work(until_idle=True)
     assert [(e.state, e.cause) for e in events_of(path, TaskState, task)][-1] == ("paused", "context")
+
+
+async def test_a_task_s_requests_have_at_most_the_tokens_that_it_was_given(tmp_path: Path) -> None:
+    path, model = tmp_path / "a.db", LongWork()
+    async with opened(path, model, looking(600), plugins=[Bundle(compactors=[SUMMARISES])]) as kernel:
+        fits = await kernel.tasks.submit("sweep", model="fake:m", max_input_tokens=600)
+        await kernel.work(until_idle=True)
+        assert 0 < max(model.sizes) <= 600
+        model.sizes.clear()
+        too_small = await kernel.tasks.submit("sweep", model="fake:m", max_input_tokens=1)
+        await kernel.work(until_idle=True)
+    assert not model.sizes
+    states = [events_of(path, TaskState, task)[-1] for task in (fits, too_small)]
+    assert [(each.state, each.cause) for each in states] == [("completed", ""), ("paused", "context")]
 
 
 async def test_the_tokens_of_summaries_count_for_a_task(tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ BAD: dict[str, dict[str, Any]] = {
     "no steps": {"max_steps": 0},
     "steps": {"max_steps": True},
     "recoveries": {"max_recoveries": -1},
+    "no tokens": {"max_input_tokens": 0},
     "a time without a zone": {"deadline": datetime(2030, 1, 1)},  # noqa: DTZ001
     "a deadline before it is due": {"due": NOON, "deadline": NOON},
     "model": {"model": "m"},

@@ -57,25 +57,29 @@ class LongWork(FakeModel):
         self.requests.append(tuple(request.fragments))
         messages, last = request.messages, request.messages[-1]
         assert [index for index, message in enumerate(messages) if is_summary(message)] in ([], [0])
-        if isinstance(last, UserMessage) and last.source == "kernel" and last.text == self.instruction:
+        asked = isinstance(last, UserMessage) and last.source == "kernel" and last.text == self.instruction
+        if self.refuses_over is not None and tokens_of(request) > self.refuses_over:
+            self.sizes += [] if asked else [tokens_of(request)]
+            raise ProviderError("context_overflow", "too long")
+        if asked:
             assert_conversation(messages[:-1])
             self.asked += 1
             yield self._play([*self.summary(answers_in(messages)), Usage(input_tokens=70, output_tokens=7)])
             return
         assert_conversation(messages)
         self.sizes.append(tokens_of(request))
-        if self.refuses_over is not None and self.sizes[-1] > self.refuses_over:
-            raise ProviderError("context_overflow", "too long")
         said = [Usage(input_tokens=int(self.sizes[-1] * self.counts), output_tokens=1)] if self.counts else []
         done = answers_in(messages)
         reply = [*words(f"step {done}"), *calls(("look", {"at": done}))] if done < self.steps else words("done")
         yield self._play([*reply, *said])
 
 
-def looking(chars: int) -> Tool:
-    """A tool whose results have about so many characters."""
+def looking(chars: int, looked: list[int] | None = None) -> Tool:
+    """A tool whose results have about so many characters. Where it looks is noted in `looked`."""
 
     async def look(at: int) -> str:
+        if looked is not None:
+            looked.append(at)
         return "a sky of blue " * (chars // 14)
 
     return Tool(body=look, name="look", description="Look.", mode="parallel", effect="read")

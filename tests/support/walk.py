@@ -283,7 +283,7 @@ class Walk:
             compactor="compaction",
             model=self._drawn(st.sampled_from(["", "fake:model"])),
             instruction=instruction,
-            sha256=self._request(header.head).asking(instruction)[1] if header else "",
+            sha256=self._request(header.head).asking(instruction, self._history.until(last))[1] if header else "",
         )
         return (start, *(self._compacted(start) if self._drawn(st.booleans()) else ()))
 

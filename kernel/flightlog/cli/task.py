@@ -67,6 +67,9 @@ def task() -> None:
     show_default=True,
     help="It fails when so many workers in a row die on it.",
 )
+@click.option(
+    "--max-input-tokens", metavar="N", type=click.IntRange(1), help="It rests when a request would have more tokens."
+)
 @click.option("--due", metavar="TIME", type=MomentType(), help="When it may begin: 2030-01-31T18:00, +2h.")
 @click.option("--every", metavar="SPAN", type=SpanType(), help="Have the goal come again: 45m, 2h30m, 1d.")
 @click.option("--times", metavar="N", type=click.IntRange(1), help="With --every: N times in all.")
@@ -101,6 +104,7 @@ def submit(
     task_class: TaskClass,
     max_steps: int,
     max_recoveries: int,
+    max_input_tokens: int | None,
     due: datetime | None,
     every: int | None,
     times: int | None,
@@ -131,6 +135,7 @@ def submit(
                 task_class=task_class,
                 max_steps=max_steps,
                 max_recoveries=max_recoveries,
+                max_input_tokens=max_input_tokens,
                 due=due,
                 every_s=every,
                 times=times,

@@ -6,7 +6,9 @@ parted from its result. The open step is not touched.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Final
 
 from attrs import define, evolve, field, frozen
@@ -15,7 +17,15 @@ from flightlog.core.history import History, Place
 from flightlog.core.limits import Limits
 from flightlog.core.tokens import estimate
 from flightlog_hookspecs.content import Block, FileBlock, TextBlock, ThinkingBlock, ToolCallBlock, text_blocks
-from flightlog_hookspecs.events import AssistantMessage, Head, Message, ToolResult, UserMessage
+from flightlog_hookspecs.events import (
+    AssistantMessage,
+    CompactionOutcome,
+    Head,
+    Message,
+    TaskSubmitted,
+    ToolResult,
+    UserMessage,
+)
 
 MESSAGE_TOKENS: Final = 4
 """What a message costs beside its words."""
@@ -59,10 +69,14 @@ def _block_cost(block: Block) -> int:
             return FILE_TOKENS
 
 
-def room(window: int | None, limits: Limits) -> int | None:
-    """How many tokens a request may have for a model with that window; None when nobody knows."""
-    known = [] if window is None else [int(window * limits.input_budget_ratio)]
-    return min([*known, *([] if limits.context_tokens is None else [limits.context_tokens])], default=None)
+def room(window: int | None, limits: Limits, task: TaskSubmitted | None) -> int | None:
+    """How many tokens a request of `task`, or of none, may have for a model with that window; None if nobody knows."""
+    bounds = (
+        None if window is None else int(window * limits.input_budget_ratio),
+        limits.context_tokens,
+        task.max_input_tokens if task else None,
+    )
+    return min((bound for bound in bounds if bound is not None), default=None)
 
 
 @define
@@ -108,6 +122,11 @@ class Measure:
         """The tokens of the messages from index `first` to before `end`."""
         return self.corrected(sum(self._costs[first:end]))
 
+    def readable(self, most: int | None) -> int:
+        """How many of the first messages a request with `most` tokens has room for; all where that is not known."""
+        sizes = list(accumulate(self._costs, initial=self._head_cost))
+        return len(self._costs) if most is None else max(0, bisect_right(sizes, most, key=self.corrected) - 1)
+
     def _correct(self, answer: AssistantMessage) -> None:
         sent = answer.input_tokens + answer.cached_tokens + answer.cache_write_tokens
         estimated = self._head_cost + self._sum
@@ -129,37 +148,54 @@ class Prune:
 
 @frozen
 class Summarise:
-    """Let a summary stand for the messages from row `rows[0]` to row `rows[1]`, which are the first `count`."""
+    """Let a summary of the first `count` messages, which stand in rows `rows[0]` to `rows[1]`, stand for them.
+
+    All that is left of the first `said` messages that ever were is among them.
+    """
 
     rows: tuple[int, int]
     count: int
+    said: int
 
 
 def shorter(history: History, measure: Measure, step_row: int, most: int, wish: Wish) -> Prune | Summarise | None:
     """What makes a request of more than `most` tokens shorter, None when nothing does that `wish` allows.
 
-    Results are shortened where that is enough, and where the conversation is too long for the model to read it once
-    more; else it is summarised. `step_row` is the row of the open step.
+    Results are shortened where that is enough, and where what is to be said in short is too long for the model to read
+    it once more; else as much of it as the model can read is summarised. `step_row` is the row of the open step.
     """
     entries = history.since(0)
-    end = _cut(entries, step_row, wish.keep_steps)
+    ends = _ends(entries, step_row, wish.keep_steps)
+    end = ends[-1] if ends else 0
     results = tuple(_prunable(history, entries[:end], wish.note))
     saved = measure.corrected(sum(cost(old) - cost(new) for _, old, new in results))
     prune = Prune(tuple((row, new) for row, _, new in results)) if results else None
-    covered = entries[:end]
+    readable = ends[: bisect_right(ends, measure.readable(wish.window))]
+    covered = entries[: readable[-1]] if readable and wish.summarises else []
     told = any(not isinstance(message, UserMessage) or message.source != "summary" for _, message in covered)
-    summarise = Summarise((covered[0][0][0], covered[-1][0][0]), end) if wish.summarises and told else None
-    unreadable = wish.window is not None and measure.total > wish.window
-    if prune and (measure.total - saved <= most * ROOM or unreadable or summarise is None):
+    summarise = _summarise(history, covered) if told else None
+    if prune and (measure.total - saved <= most * ROOM or summarise is None or summarise.count < end):
         return prune
     return summarise
+
+
+def _summarise(history: History, covered: list[Entry]) -> Summarise:
+    said = max(history.number(place) for place, _ in covered)
+    return Summarise((covered[0][0][0], covered[-1][0][0]), len(covered), said)
+
+
+def least(history: History, measure: Measure, step_row: int) -> int:
+    """The tokens of a request that has nothing but its head and the open step, which is in row `step_row`."""
+    entries = history.since(0)
+    first = bisect_left(entries, step_row, key=lambda entry: entry[0][0])
+    return measure.head + measure.of(first, len(entries))
 
 
 @frozen(kw_only=True)
 class Wish:
     """How a conversation is to be made shorter: the last `keep_steps` finished steps stay as they are.
 
-    `note` follows what a shortened result says, `window` is the most the model can read, None if not known.
+    `note` follows what a shortened result says, `window` are the tokens that the model can read, None if not known.
     """
 
     keep_steps: int
@@ -168,17 +204,31 @@ class Wish:
     window: int | None = None
 
 
-def shortened(result: ToolResult, row: int, note: str) -> ToolResult:
-    """What stands for `result`, which is in that row."""
+def shortened(result: ToolResult, row: int, number: int, note: str) -> ToolResult:
+    """What stands for `result`, which is in that row and was the message with that number."""
     files = sum(isinstance(block, FileBlock) for block in result.content)
     size = f"{len(result.text)} characters" + (f" and {files} files" if files else "")
-    words = f"[Left out here to save room: the result of {result.name}, {size}, row {row} of the log.{_said(note)}]"
+    words = f"[Left out here to save room: the result of {result.name}, {size}, message {number}.{_said(note)}]"
     return evolve(result, content=text_blocks(words), replaces=row, duration_us=0, spill=None, facts=())
 
 
-def summary_text(rows: tuple[int, int], text: str, note: str) -> str:
-    """What the model is told in place of the messages of `rows`."""
-    return f"[What was said so far, rows {rows[0]} to {rows[1]} of the log, in short.{_said(note)}]\n\n{text.strip()}"
+def summary_text(said: int, text: str, note: str) -> str:
+    """What the model is told in place of the first `said` messages."""
+    return f"[What was said so far, messages 1 to {said}, in short.{_said(note)}]\n\n{text.strip()}"
+
+
+def judged(answer: AssistantMessage, saved: int) -> tuple[CompactionOutcome, str]:
+    """What the model's `answer` is worth as a summary that saves so many tokens, and why.
+
+    A model that calls tools goes on with the work: what it says with that is no summary.
+    """
+    if any(isinstance(block, ToolCallBlock) for block in answer.content):
+        return "failed", "it called tools"
+    if answer.finish not in ("stop", "stop_sequence"):
+        return "failed", f"it ended with {answer.finish}"
+    if not answer.text.strip():
+        return "empty", ""
+    return ("done", "") if saved > 0 else ("not_smaller", "")
 
 
 def _said(note: str) -> str:
@@ -189,15 +239,15 @@ def _prunable(history: History, covered: list[Entry], note: str) -> Iterator[tup
     for place, message in covered:
         if isinstance(message, ToolResult) and message.replaces is None:
             row = history.row(place)
-            new = shortened(message, row, note)
+            new = shortened(message, row, history.number(place), note)
             if cost(message) - cost(new) >= PRUNE_MIN_TOKENS:
                 yield row, message, new
 
 
-def _cut(entries: list[Entry], step_row: int, keep_steps: int) -> int:
-    """The index before which everything belongs to finished steps, but for the last `keep_steps` of them."""
+def _ends(entries: list[Entry], step_row: int, keep_steps: int) -> list[int]:
+    """The indexes behind each of the finished steps, but for the last `keep_steps` of them."""
     ends = [index for index in range(1, len(entries) + 1) if _ends_step(entries, index, step_row)]
-    return 0 if keep_steps >= len(ends) else ends[len(ends) - keep_steps - 1]
+    return ends[: max(0, len(ends) - keep_steps)]
 
 
 def _ends_step(entries: list[Entry], end: int, step_row: int) -> bool:

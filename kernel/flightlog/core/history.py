@@ -84,6 +84,8 @@ class History:
     rewritten_at: int = field(default=0, init=False)
     _entries: list[tuple[Place, Message]] = field(factory=list, init=False)
     _rows: dict[Place, int] = field(factory=dict, init=False)
+    _numbers: dict[int, int] = field(factory=dict, init=False)
+    _said: int = field(default=0, init=False)
 
     def add(self, event: Event, seq: int) -> None:
         """Take in the event committed at `seq`; ignored unless the model sees it."""
@@ -95,6 +97,9 @@ class History:
                 self._replace((first, 0), (last + 1, 0), seq)
             case ToolResult(replaces=int()):
                 self._replace(place, (place[0], place[1] + 1), seq)
+            case UserMessage() | AssistantMessage():
+                self._numbers[seq] = self._said + 1
+                self._said += 1 + sum(isinstance(block, ToolCallBlock) for block in event.content)
         # Late results of a parallel batch land before earlier ones of higher position.
         insort(self._entries, (place, cast("Message", event)), key=itemgetter(0))
         if place[0] != seq:
@@ -103,6 +108,10 @@ class History:
     def row(self, place: Place) -> int:
         """The row of the message that stands at `place`."""
         return self._rows.get(place, place[0])
+
+    def number(self, place: Place) -> int:
+        """Which message stood at `place` first, counted from 1: a result by its call, so the same in every fork."""
+        return self._numbers[place[0]] + place[1]
 
     def at(self, place: Place) -> Message | None:
         """The message that stands at `place`, None when none does."""
@@ -123,6 +132,10 @@ class History:
     def since(self, count: int) -> list[tuple[Place, Message]]:
         """The entries after the first `count`."""
         return self._entries[count:]
+
+    def until(self, row: int) -> int:
+        """How many of them stand up to that row."""
+        return bisect_left(self._entries, (row + 1, 0), key=itemgetter(0))
 
     def page(self, start: int, most: int) -> list[tuple[Place, Message]]:
         """Some `most` entries from index `start`, and with the last of them all that stand at the same row."""
@@ -192,23 +205,27 @@ class EncodedRequest:
             part = _without_thinking(part)
         self._take(part)
 
-    def asking(self, instruction: str) -> tuple[Request, str]:
-        """The request for a summary: this one with the instruction behind it; and its digest."""
+    def asking(self, instruction: str, count: int) -> tuple[Request, str]:
+        """The request for a summary of the first `count` messages: those, the instruction behind; and its digest."""
         asked = UserMessage(message_id="", content=text_blocks(instruction), source="kernel")
-        fragment, whole = self._encode(asked), self._hash.copy()
-        whole.update(len(fragment).to_bytes(8, "big") + fragment)
-        messages, fragments = (*self.messages, asked), (*self.fragments, fragment)
+        messages = (*self.messages[:count], asked)
+        fragments = (*self.fragments[: 1 + count], self._encode(asked))
+        whole = hashlib.sha256(b"".join(map(_framed, fragments)))
         return Request(head=self.head, messages=messages, fragments=fragments), whole.hexdigest()
 
     def _take(self, part: Head | Message) -> None:
         fragment = self._encode(part)
         self.fragments.append(fragment)
-        self._hash.update(len(fragment).to_bytes(8, "big") + fragment)
+        self._hash.update(_framed(fragment))
 
     @property
     def digest(self) -> str:
         """sha256 (hex) of everything taken in so far."""
         return self._hash.hexdigest()
+
+
+def _framed(fragment: bytes) -> bytes:
+    return len(fragment).to_bytes(8, "big") + fragment
 
 
 def _without_thinking(answer: AssistantMessage) -> AssistantMessage:

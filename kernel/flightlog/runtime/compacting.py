@@ -8,7 +8,7 @@ import trio
 from attrs import define, evolve
 
 from flightlog.core.budget import answer_room, charge, may_summarise
-from flightlog.core.fitting import Measure, Prune, Summarise, Wish, cost, room, shorter, summary_text
+from flightlog.core.fitting import Measure, Prune, Summarise, Wish, cost, judged, least, room, shorter, summary_text
 from flightlog.core.state import State
 from flightlog.runtime.gate import Full
 from flightlog.runtime.journal import Journal
@@ -25,7 +25,6 @@ from flightlog_hookspecs.errors import ProviderError
 from flightlog_hookspecs.events import (
     AssistantMessage,
     CompactionEnd,
-    CompactionOutcome,
     CompactionStart,
     Head,
     UserMessage,
@@ -74,10 +73,16 @@ class Compacting:
         before = self.measured(adapter, head)
         if refused:
             most = min(before if most is None else most, int(before * REFUSED_RATIO))
+            window = most  # it could not be read as it is
         if most is None or before <= most:
             return ""
-        compactor = self._around.registry.compactor
-        why = await self._shorten(adapter, head, compactor, most, window) if compactor else "nothing can shorten it"
+        compactor, fixed = self._around.registry.compactor, least(self._journal.history, self._measure, state.step.seq)
+        if compactor is None:
+            why = "nothing can shorten it"
+        elif fixed > most and not refused:
+            why = f"its head and the open step alone have {fixed}"  # so nothing is replaced in vain
+        else:
+            why = await self._shorten(adapter, head, compactor, most, window)
         after = self.measured(adapter, head)
         if after <= most or (refused and after < before):
             return ""
@@ -85,7 +90,8 @@ class Compacting:
 
     def most(self, adapter: Adapter, head: Head) -> int | None:
         """How many tokens a request with `head` may have; None when nobody knows."""
-        return room(window_of(adapter, head.model), self._around.limits)
+        task = self._journal.state.task
+        return room(window_of(adapter, head.model), self._around.limits, task.submitted if task else None)
 
     @property
     def head_tokens(self) -> int:
@@ -107,10 +113,11 @@ class Compacting:
     async def _shorten(self, adapter: Adapter, head: Head, compactor: Compactor, most: int, window: int | None) -> str:
         """Make the context shorter until `most` tokens are enough; returns what stood in the way, or ""."""
         step, keep, why = self._journal.state.step, compactor.keep_steps, "nothing is left to shorten"
+        asks = compactor.instruction != ""
         assert step is not None, "requests are made inside a step"
         while (tokens := self.measured(adapter, head)) > most:
-            summarises = compactor.instruction != "" and may_summarise(self._journal.state.account, tokens)
-            wish = Wish(keep_steps=keep, summarises=summarises, note=compactor.note, window=window)
+            asks = asks and may_summarise(self._journal.state.account, tokens)
+            wish = Wish(keep_steps=keep, summarises=asks, note=compactor.note, window=window)
             match shorter(self._journal.history, self._measure, step.seq, most, wish):
                 case Prune() as prune:
                     await self._prune(compactor, prune)
@@ -121,12 +128,14 @@ class Compacting:
                         continue
                     why = f"the summary was not taken: {end.outcome} {end.message}".strip()
                     if end.outcome == "failed":
-                        return why
+                        asks = False
+                        continue
                 case None:
                     pass
-            if not keep:
+            if not keep and not asks:
                 return why
-            keep //= 2
+            # Without a summary, fewer words for results may still be enough.
+            keep, asks = (keep // 2, asks) if keep else (compactor.keep_steps, False)
         return ""
 
     async def _prune(self, compactor: Compactor, prune: Prune) -> None:
@@ -146,7 +155,7 @@ class Compacting:
         """Let a summary stand for what it covers, if there is a good one; returns the end."""
         before = self._measure.total
         encoded = await self._proof.encoded(adapter, head)
-        request, sha256 = encoded.asking(compactor.instruction)
+        request, sha256 = encoded.asking(compactor.instruction, cut.count)
         assert self._journal.state.step is not None, "requests are made inside a step"
         attempt = self._journal.state.step.attempt + 1
         # Messages stand in it that no request had before.
@@ -181,7 +190,7 @@ class Compacting:
             await self._journal.append(end)
             failures.append(Failure(model=start.model, kind=answer.kind))
             after_s = await self._again_after(answer, failures)
-            if after_s is None:
+            if after_s is None or not may_summarise(self._journal.state.account, before):
                 return end
             await trio.sleep(after_s)
 
@@ -206,13 +215,13 @@ class Compacting:
         """What the model's answer comes to: a summary, if it is any good, and the end."""
         summary = UserMessage(
             message_id=self._journal.clock.new_id(),
-            content=text_blocks(summary_text(cut.rows, answer.text, compactor.note)),
+            content=text_blocks(summary_text(cut.said, answer.text, compactor.note)),
             source="summary",
             replaces_from=cut.rows[0],
             replaces_to=cut.rows[1],
         )
         saved = self._measure.of(0, cut.count) - self._measure.corrected(cost(summary))
-        outcome, message = _judged(answer, saved)
+        outcome, message = judged(answer, saved)
         end = CompactionEnd(
             outcome=outcome,
             message=message,
@@ -231,15 +240,6 @@ class Compacting:
         advice = await self._hooks.advice(tries, error, tuple(failures), left)
         await self._journal.append(*advice.faults)
         return advice.answer.after_s if isinstance(advice.answer, Retry) and left else None
-
-
-def _judged(answer: AssistantMessage, saved: int) -> tuple[CompactionOutcome, str]:
-    """What the model's `answer` is worth as a summary that saves so many tokens, and why."""
-    if answer.finish not in ("stop", "stop_sequence", "tool_calls"):
-        return "failed", f"it ended with {answer.finish}"
-    if not answer.text.strip():
-        return "empty", ""
-    return ("done", "") if saved > 0 else ("not_smaller", "")
 
 
 @define

@@ -287,7 +287,7 @@ class Prover:
         """Whether `replay` yields the request for the summary that begins there; None when that cannot be told."""
         if start.level != "summarise" or self.digest(replay) is None or self._encoded is None:
             return None
-        return self._encoded.asking(start.instruction)[1] == start.sha256
+        return self._encoded.asking(start.instruction, replay.history.until(start.to_seq))[1] == start.sha256
 
     @property
     def fragments(self) -> tuple[bytes, ...]:

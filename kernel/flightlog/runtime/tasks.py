@@ -67,6 +67,7 @@ class Tasks:
         system: str = "",
         max_steps: int = 30,
         max_recoveries: int = 5,
+        max_input_tokens: int | None = None,
         deadline: datetime | None = None,
         due: datetime | None = None,
         every_s: float | None = None,
@@ -86,7 +87,8 @@ class Tasks:
         first message. `goal_check` names the registered check that alone decides whether it is done, "" stands for
         none. It does not begin before `due` and ends at `deadline`: times with a zone. With `every_s`, its goal comes
         again that many seconds after it was due, and so on: `times` times in all, not after `until`, or until it is
-        cancelled. Each time it has `max_steps` anew, and one that fails is not the last.
+        cancelled. Each time it has `max_steps` anew, and one that fails is not the last. None of its requests has more
+        than `max_input_tokens`; with None it is up to the model.
 
         `budget` bounds what it may use. As its tokens run out, `degradation` is done in this order: the context is made
         shorter, the `sub_goals` that are not core are put off, `smaller_model` serves; then it is paused.
@@ -103,6 +105,9 @@ class Tasks:
             goal_check=_text("goal_check", goal_check),
             max_steps=whole_number("max_steps", max_steps, at_least=1),
             max_recoveries=whole_number("max_recoveries", max_recoveries, at_least=0),
+            max_input_tokens=None
+            if max_input_tokens is None
+            else whole_number("max_input_tokens", max_input_tokens, at_least=1),
             due_us=None if due is None else time_us("due", due),
             deadline_us=None if deadline is None else time_us("deadline", deadline),
             agent=self._agent,

@@ -2,7 +2,8 @@
 
 Each is a context manager that replaces a narrow point of the kernel and says in its docstring what goes wrong.
 `saving`: commits, the witness, the disk. `acting`: tools, requests, cancels. `saying`: messages, letters,
-streamed words. `reading`: logs that were damaged. `owning`: who may write. `working`: tasks. `deciding`: pure rules.
+streamed words. `shortening`: long contexts. `reading`: logs that were damaged. `owning`: who may write. `working`:
+tasks. `deciding`: pure rules.
 """
 
 from __future__ import annotations

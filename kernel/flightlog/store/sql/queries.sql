@@ -108,6 +108,12 @@ FROM events WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?
 -- name: event_at
 SELECT {event}
 FROM events WHERE session = ? AND seq = ?
+-- The message that so many stand before in the whole conversation; what stands for others is not counted.
+-- name: message_said
+SELECT {event}
+FROM events WHERE session = ? AND place IS NOT NULL
+  AND NOT (kind = 'user/message' AND ref_seq IS NOT NULL) AND NOT (kind = 'tool/result' AND attempt IS NOT NULL)
+ORDER BY place, position LIMIT 1 OFFSET ?
 -- Tables by id from an id on, past every index, which may be damaged. The id comes last.
 -- name: events_by_id
 SELECT {event}, id

@@ -118,6 +118,7 @@ class Judge:
                 recovery = oracles.recovery if self.on_crash == "close" else oracles.going_on
                 broken += recovery(records, counts[name])
             broken += oracles.one_outcome(records)
+            broken += oracles.shortened(records)
             broken += oracles.streamed(records, self.on_crash)
             broken += oracles.tasks(records, log.messages)
             broken += oracles.worked(records)
@@ -166,7 +167,7 @@ def places_in(found: Found, log: Log) -> Places:
         elif isinstance(record.event, InboxSplice):
             messages.setdefault(record.event.message_id, row)
         elif isinstance(record.event, ToolResult) and record.event.call_seq is not None:
-            results[record.session, record.event.call_seq] = row
+            results.setdefault((record.session, record.event.call_seq), row)  # before one that says it in short
     return Places(events, calls, messages, results)
 
 

@@ -36,6 +36,7 @@ from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
+    CompactionEnd,
     Message,
     Record,
     RequestFailed,
@@ -287,9 +288,29 @@ def _is_over(state: State) -> bool:
 def one_outcome(records: Sequence[Record]) -> Iterator[Broken]:
     """P4: a call is answered once."""
     answers = Counter(
-        (record.turn, record.step, record.event.position) for record in records if isinstance(record.event, ToolResult)
+        (record.turn, record.step, record.event.position)
+        for record in records
+        if isinstance(record.event, ToolResult) and record.event.replaces is None
     )
     yield from (Broken("P4", f"call {call} has {times} outcomes") for call, times in answers.items() if times > 1)
+
+
+def shortened(records: Sequence[Record]) -> Iterator[Broken]:
+    """P4: a context is the old one or the new one: all that makes it shorter stands together with the end of it."""
+    unended = False
+    for record in records:
+        match record.event:
+            case UserMessage(replaces_from=int()) | ToolResult(replaces=int()):
+                unended = True
+            case CompactionEnd():
+                unended = False
+            case event if unended:
+                yield Broken("P4", f"the context is made shorter by half, and row {record.seq} is {event.kind}")
+                unended = False
+            case _:
+                pass
+    if unended:
+        yield Broken("P4", "the context is made shorter by half in the end")
 
 
 def recovered_again(once: Sequence[Row], twice: Sequence[Row]) -> Iterator[Broken]:

@@ -122,10 +122,10 @@ class Shop:
         if not (await kernel.tasks.show(task)).ended:
             world.posted((await kernel.tasks.steer(task, _HINT, key="hint")).letter_id)
         for _ in range(_SHIFTS_MAX):
-            await kernel.work(until_idle=True, on_problem=_passed_on)
+            await kernel.work(until_idle=True, on_problem=passed_on)
             if (await kernel.tasks.show(task)).ended:
                 return
-            for seq in _questions(list(kernel.read(task).records())):
+            for seq in open_questions(list(kernel.read(task).records())):
                 answered = await kernel.tasks.answer(task, seq, "unknown", by="night shift", key=f"answer {seq}")
                 world.posted(answered.letter_id)
         raise Stuck(f"task {task!r} does not get anywhere")
@@ -155,7 +155,8 @@ class Shop:
             yield f"stock was taken for {dict(_about(done, 'take_stock'))}, reported is {report}"
 
 
-def _passed_on(task: str, error: Exception) -> None:
+def passed_on(task: str, error: Exception) -> None:
+    """A worker's problem is the host's: it stops."""
     raise error
 
 
@@ -170,7 +171,7 @@ def _tool(body: Any, *parameters: str, **options: Any) -> Tool:
     )
 
 
-def _questions(records: Sequence[Record]) -> list[int]:
+def open_questions(records: Sequence[Record]) -> list[int]:
     """The rows of the questions that nobody has answered."""
     answered = {record.event.asked_seq for record in records if isinstance(record.event, ApprovalDecided)}
     return [record.seq for record in records if isinstance(record.event, ApprovalAsked) and record.seq not in answered]

@@ -25,6 +25,7 @@ from flightlog.runtime.approvals import Question
 from flightlog.runtime.recovery import OnCrash
 from flightlog.runtime.session import Session
 from flightlog.testing import Bundle, Cue, FakeModel, calls, words
+from flightlog.testing.faults.book import Book
 from flightlog.testing.faults.shop import Shop
 from flightlog.testing.faults.world import Done, Stuck, World
 from flightlog_hookspecs import (
@@ -594,6 +595,8 @@ SCRIPTS: Final[tuple[Workload, ...]] = (
     ),
     Shop("orders"),
     Shop("orders in a changing world", changing=True),
+    Book("a long book"),
+    Book("a long book as a task", on_crash="continue"),
 )
 """The scripts that every promise is tried on."""
 
