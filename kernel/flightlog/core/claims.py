@@ -26,7 +26,8 @@ T = TypeVar("T", int, tuple[int, int])
 class Candidate:
     """A task that has not ended. `number` counts tasks in the order of submission, `due_us` is Unix microseconds.
 
-    `letters` says that somebody has written to it. One that runs is an orphan, unless its worker lives.
+    `letters` says that somebody has written to it, `woken` that something has come into its log since it was paused
+    that may let it go on. One that runs is an orphan, unless its worker lives.
     """
 
     number: int
@@ -37,6 +38,7 @@ class Candidate:
     state: TaskStateName
     due_us: int | None = None
     letters: bool = False
+    woken: bool = False
 
     @property
     def orphan(self) -> bool:
@@ -46,7 +48,7 @@ class Candidate:
     @property
     def ready(self) -> bool:
         """Whether there may be something to do for it now and at any time."""
-        return self.orphan or self.letters or (self.state == "pending" and self.due_us is None)
+        return self.orphan or self.letters or self.woken or (self.state == "pending" and self.due_us is None)
 
     def claimable(self, now_us: int) -> bool:
         """Whether there may be something to do for it at `now_us`."""

@@ -44,10 +44,11 @@ class TaskBoard:
         return True
 
     def look_at_letters(self, candidate: Candidate) -> Candidate:
-        """`candidate`, and whether letters to it still wait."""
-        if candidate.letters:
-            candidate = evolve(candidate, letters=self._has_letters(candidate.number, candidate.name))
-            self._queue.put(candidate)
+        """`candidate`, and whether letters to it still wait. What has woken it, whoever takes it up now looks at."""
+        if candidate.letters or candidate.woken:
+            letters = candidate.letters and self._has_letters(candidate.number, candidate.name)
+            self._queue.put(evolve(candidate, letters=letters, woken=False))
+            candidate = evolve(candidate, letters=letters)
         return candidate
 
     def _read_on(self, event: int) -> None:
@@ -56,10 +57,14 @@ class TaskBoard:
             if kind == "task/submitted":
                 waits = self._has_letters(key, name)  # it may have been written to before it was there
                 self._add(key, name, "pending", task_class, model, max_steps, due_us, letters=waits)
-            elif state in ENDED:
+            elif kind == "task/state" and state in ENDED:
                 self._queue.drop(key)
-            elif (there := self._queue.get(key)) is not None:
-                self._queue.put(evolve(there, state=state, due_us=due_us))
+            elif (there := self._queue.get(key)) is None:
+                pass
+            elif kind == "task/state":
+                self._queue.put(evolve(there, state=state, due_us=due_us, woken=False))
+            elif there.state == "paused":
+                self._queue.put(evolve(there, woken=True))
 
     def _add(
         self,
@@ -70,6 +75,7 @@ class TaskBoard:
         model: str,
         max_steps: int,
         due_us: int | None,
+        woken: int | None = 0,
         *,
         letters: bool = False,
     ) -> None:
@@ -82,6 +88,7 @@ class TaskBoard:
             state=state,
             due_us=due_us,
             letters=letters,
+            woken=bool(woken),
         )
         self._queue.put(task)
 

@@ -178,16 +178,20 @@ FROM session_keys k CROSS JOIN tasks t ON t.session = k.name
 WHERE k.name = ?
 -- The tasks that have not ended, in the order of submission.
 -- name: tasks_open
-SELECT s.session, k.name, coalesce(t.status, 'pending'), s.role, s.name, s.attempt, CASE WHEN t.id IS NULL THEN s.due_at ELSE t.due_at END
+SELECT s.session, k.name, coalesce(t.status, 'pending'), s.role, s.name, s.attempt, CASE WHEN t.id IS NULL THEN s.due_at ELSE t.due_at END,
+       -- Whoever opened it by hand may have died before it went on.
+       t.status = 'paused' AND EXISTS(SELECT 1 FROM events w WHERE w.session = s.session AND w.seq > t.seq
+         AND (w.kind = 'approval/decided' OR w.kind = 'budget/granted' OR w.kind = 'inbox/splice' AND w.status = 'accepted'))
 FROM events s CROSS JOIN session_keys k ON k.session = s.session
 LEFT JOIN events t ON t.id = (SELECT id FROM events WHERE session = s.session AND kind = 'task/state' ORDER BY seq DESC LIMIT 1)
 WHERE s.kind = 'task/submitted' AND coalesce(t.status, 'pending') NOT IN ('completed', 'failed', 'cancelled')
 ORDER BY s.session
--- What has become of tasks in rows behind an id: read by id, so the price is that of what is new.
+-- What has become of tasks in rows behind an id, and what may wake those that are paused: read by id, so the price is that of what is new.
 -- name: tasks_since
 SELECT e.session, k.name, e.kind, e.status, e.role, e.name, e.attempt, e.due_at
 FROM events e NOT INDEXED CROSS JOIN session_keys k ON k.session = e.session
-WHERE e.id > ? AND e.id <= ? AND e.kind IN ('task/submitted', 'task/state') ORDER BY e.id
+WHERE e.id > ? AND e.id <= ? AND (e.kind IN ('task/submitted', 'task/state', 'approval/decided', 'budget/granted')
+  OR e.kind = 'inbox/splice' AND e.status = 'accepted') ORDER BY e.id
 -- What uses quotas, in rows behind an id: requests by model, calls by tool, and the tokens that they were taken to be, or counted.
 -- name: used_since
 SELECT e.id, e.session, e.kind, e.at, CASE WHEN e.kind = 'request/sent' THEN h.name ELSE e.name END, e.input_tokens, e.charged
