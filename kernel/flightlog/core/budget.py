@@ -193,8 +193,8 @@ def tightest(account: Account, charged: int, now_us: int) -> BudgetAlert:
     return paused(account, card, now_us, f"an answer was cut off after {charged} more")
 
 
-def may_summarise(account: Account | None, tokens: int) -> bool:
-    """Whether a summary may be asked for with a request of about so many tokens.
+def may_summarise(account: Account | None, tokens: int, model: str) -> bool:
+    """Whether `model` may be asked for a summary with a request of about so many tokens.
 
     It has to leave enough for a request with what it makes of them, or it would only bring the end nearer.
     """
@@ -202,11 +202,12 @@ def may_summarise(account: Account | None, tokens: int) -> bool:
         return True
     left = [account.left_of(card) for card in ("tokens", "step_tokens")]
     after = tokens + ANSWER_MIN_TOKENS + tokens // 2
-    summaries, requests = account.left_of("summary_tokens"), account.left_of("requests")
+    summaries = account.left_of("summary_tokens")
+    requests = [account.left_of(card) for card in ("requests", f"requests:{model.partition(':')[0]}")]
     return (
         all(each is None or after <= each for each in left)
         and (summaries is None or tokens + ANSWER_MIN_TOKENS <= summaries)
-        and (requests is None or requests > 1)
+        and all(each is None or each > 1 for each in requests)
     )
 
 

@@ -104,19 +104,26 @@ class Compacting:
         if account is None or account.context_tokens is None or compactor is None:
             return
         if self.measured(adapter, head) > account.context_tokens * SQUEEZE_RATIO:
-            await self._shorten(adapter, head, compactor, account.context_tokens, window)
+            # The steps that the compactor keeps stay: a model that does not see what it has just read reads it again.
+            keep = compactor.keep_steps
+            await self._shorten(adapter, head, compactor, account.context_tokens, window, keep_min=keep)
 
     def measured(self, adapter: Adapter, head: Head) -> int:
         """About how many tokens a request with `head` has now."""
         return self._measure.take(head, self._journal.history, bound_thinking=bound_thinking(adapter))
 
-    async def _shorten(self, adapter: Adapter, head: Head, compactor: Compactor, most: int, window: int | None) -> str:
-        """Make the context shorter until `most` tokens are enough; returns what stood in the way, or ""."""
+    async def _shorten(
+        self, adapter: Adapter, head: Head, compactor: Compactor, most: int, window: int | None, *, keep_min: int = 0
+    ) -> str:
+        """Make the context shorter until `most` tokens are enough; returns what stood in the way, or "".
+
+        The last `keep_min` finished steps are not touched.
+        """
         step, keep, why = self._journal.state.step, compactor.keep_steps, "nothing is left to shorten"
         asks = compactor.instruction != ""
         assert step is not None, "requests are made inside a step"
         while (tokens := self.measured(adapter, head)) > most:
-            asks = asks and may_summarise(self._journal.state.account, tokens)
+            asks = asks and may_summarise(self._journal.state.account, tokens, f"{head.adapter}:{head.model}")
             wish = Wish(keep_steps=keep, summarises=asks, note=compactor.note, window=window)
             match shorter(self._journal.history, self._measure, step.seq, most, wish):
                 case Prune() as prune:
@@ -132,10 +139,10 @@ class Compacting:
                         continue
                 case None:
                     pass
-            if not keep and not asks:
+            if keep <= keep_min and not asks:
                 return why
             # Without a summary, fewer words for results may still be enough.
-            keep, asks = (keep // 2, asks) if keep else (compactor.keep_steps, False)
+            keep, asks = (max(keep // 2, keep_min), asks) if keep > keep_min else (compactor.keep_steps, False)
         return ""
 
     async def _prune(self, compactor: Compactor, prune: Prune) -> None:
@@ -190,7 +197,7 @@ class Compacting:
             await self._journal.append(end)
             failures.append(Failure(model=start.model, kind=answer.kind))
             after_s = await self._again_after(answer, failures)
-            if after_s is None or not may_summarise(self._journal.state.account, before):
+            if after_s is None or not may_summarise(self._journal.state.account, before, start.model):
                 return end
             await trio.sleep(after_s)
 

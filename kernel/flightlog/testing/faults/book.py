@@ -1,5 +1,7 @@
 """Workloads whose conversation becomes too long, again and again: a reader who takes notes on a book in a small window.
 
+On a budget, it has to be granted more tokens, again and again.
+
 The notes are the `World`'s, and none can be taken back: each is made once or, where nobody can know whether it was, is
 reported as unknown. Whatever was left out to save room, the reader knows at each request of all notes that were made,
 and is told of none of them twice.
@@ -17,8 +19,10 @@ import trio
 from attrs import define, field, frozen
 
 from flightlog.api import Kernel
+from flightlog.core.budget import QUOTA
 from flightlog.core.fitting import cost, head_cost
 from flightlog.core.limits import Limits
+from flightlog.core.quotas import NO_BUDGET, Budget
 from flightlog.runtime.recovery import OnCrash
 from flightlog.testing import Bundle, Cue, FakeModel, calls, words
 from flightlog.testing.faults.shop import open_questions, passed_on
@@ -26,7 +30,7 @@ from flightlog.testing.faults.world import Done, Stuck, World
 from flightlog_hookspecs import BlockEvent, Compactor, FailedRequest, Hook, Request, Retry, Tool, ToolContext
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.errors import ProviderError
-from flightlog_hookspecs.events import AssistantMessage, Message, Record, ToolResult, UserMessage
+from flightlog_hookspecs.events import AssistantMessage, BudgetGranted, Message, Record, ToolResult, UserMessage
 
 GO_ON: Final = "go on"
 """How the host resumes a turn that was interrupted."""
@@ -41,6 +45,8 @@ _TOKENS: Final = 900
 """The longest request: two pages fit, and a little more."""
 _COMPACTOR: Final = Compactor(name="reader", instruction=_INSTRUCTION, keep_steps=1)
 _LIMITS: Final = Limits(delta_flush_ms=10, cancel_grace_s=0.5, context_tokens=_TOKENS)
+_BUDGET: Final = Budget(tokens=6_000, calls=400, requests=200)
+_MORE: Final = Budget(tokens=6_000)
 _MAX_STEPS: Final = 100
 _MAX_RECOVERIES: Final = 20
 """More than a hunt crashes one task."""
@@ -55,8 +61,13 @@ class Book:
 
     name: str
     on_crash: OnCrash = "close"
+    on_budget: bool = False
     model: str = field(default="reader:m", init=False)
-    steady: bool = field(default=True, init=False)
+
+    @property
+    def steady(self) -> bool:
+        """Whether its requests are the same whatever crashes: what is spent in one hastens the end of a budget."""
+        return not self.on_budget
 
     def plugins(self, world: World) -> Sequence[object]:
         """The book, the notes, the reader, and what makes its context shorter."""
@@ -90,12 +101,17 @@ class Book:
             max_steps=_MAX_STEPS,
             max_recoveries=_MAX_RECOVERIES,
             max_input_tokens=_TOKENS,
+            budget=_BUDGET if self.on_budget else NO_BUDGET,
         )
         world.entered(task)
         for _ in range(_NUDGES_MAX):
             await kernel.work(until_idle=True, on_problem=passed_on)
-            if (await kernel.tasks.show(task)).ended:
+            shown = await kernel.tasks.show(task)
+            if shown.ended:
                 return
+            if shown.cause == QUOTA:
+                granted = sum(isinstance(record.event, BudgetGranted) for record in kernel.read(task).records())
+                world.posted((await kernel.tasks.grant(task, _MORE, key=f"grant {granted}")).letter_id)
             for seq in open_questions(list(kernel.read(task).records())):
                 answered = await kernel.tasks.answer(task, seq, "unknown", key=f"answer {seq}")
                 world.posted(answered.letter_id)

@@ -119,6 +119,7 @@ class Judge:
                 broken += recovery(records, counts[name])
             broken += oracles.one_outcome(records)
             broken += oracles.shortened(records)
+            broken += oracles.within_budget(records)
             broken += oracles.streamed(records, self.on_crash)
             broken += oracles.tasks(records, log.messages)
             broken += oracles.worked(records)

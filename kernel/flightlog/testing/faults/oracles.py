@@ -23,6 +23,9 @@ from typing import Any, Final, Literal
 
 from attrs import frozen
 
+from flightlog.core.account import EMPTY as NO_ACCOUNT
+from flightlog.core.account import Account, counted
+from flightlog.core.budget import ANSWER_MIN_TOKENS
 from flightlog.core.children import GO_ON as CHILD_GO_ON
 from flightlog.core.fold import fold
 from flightlog.core.inbox import keyed_id, wakes
@@ -36,7 +39,10 @@ from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
+    BudgetGranted,
     CompactionEnd,
+    CompactionStart,
+    ContextBuilt,
     Message,
     Record,
     RequestFailed,
@@ -51,6 +57,7 @@ from flightlog_hookspecs.events import (
     SubagentSpawned,
     TaskResynced,
     TaskState,
+    TaskSubmitted,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -311,6 +318,36 @@ def shortened(records: Sequence[Record]) -> Iterator[Broken]:
                 pass
     if unended:
         yield Broken("P4", "the context is made shorter by half in the end")
+
+
+def within_budget(records: Sequence[Record]) -> Iterator[Broken]:
+    """P5: nothing is begun that a card of the session's budget has no room for by then."""
+    account: Account | None = None
+    built: ContextBuilt | None = None
+    for record in records:
+        event = record.event
+        if account is None and not isinstance(event, (TaskSubmitted, BudgetGranted)):
+            continue
+        account = account or NO_ACCOUNT
+        needs: dict[str, int] = {}
+        match event:
+            case ContextBuilt():
+                built = event
+            case RequestSent():
+                tokens = (built.tokens if built else 0) + ANSWER_MIN_TOKENS
+                adapter = built.model.partition(":")[0] if built else ""
+                needs = {"tokens": tokens, "step_tokens": tokens, "requests": 1, f"requests:{adapter}": 1}
+            case CompactionStart(level="summarise"):
+                tokens = event.tokens_before
+                needs = {"tokens": tokens, "step_tokens": tokens, "summary_tokens": tokens, "requests": 1}
+            case ToolCall(resumed=""):
+                needs = {"calls": 1, f"calls:{event.name}": 1}
+            case SubagentSpawned():
+                needs = {"subagents": 1}
+        for card, need in needs.items():
+            if (left := account.left_of(card)) is not None and need > left:
+                yield Broken("P5", f"row {record.seq}, {event.kind}, needs {need} of {card!r}, and {left} are left")
+        account = counted(account, event)
 
 
 def recovered_again(once: Sequence[Row], twice: Sequence[Row]) -> Iterator[Broken]:

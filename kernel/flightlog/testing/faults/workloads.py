@@ -597,6 +597,7 @@ SCRIPTS: Final[tuple[Workload, ...]] = (
     Shop("orders in a changing world", changing=True),
     Book("a long book"),
     Book("a long book as a task", on_crash="continue"),
+    Book("a long book on a budget", on_crash="continue", on_budget=True),
 )
 """The scripts that every promise is tried on."""
 
