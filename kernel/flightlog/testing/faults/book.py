@@ -195,7 +195,9 @@ class Reader(FakeModel):
         messages = list(request.messages)
         summing_up = isinstance(messages[-1], UserMessage) and messages[-1].text == _INSTRUCTION
         known = _Known.of(messages)
-        for how in (*known.wrong, *known.missing(self._world), *([] if summing_up else _too_long(request))):
+        # A summary is asked for with the beginning that it is to stand for, so it may not know of the last notes.
+        lacking = () if summing_up else (*known.missing(self._world), *_too_long(request))
+        for how in (*known.wrong, *lacking):
             self._world.wrong(how)
         yield self._play(self._summary(known) if summing_up else _reply(known))
 

@@ -25,7 +25,7 @@ from attrs import frozen
 
 from flightlog.core.account import EMPTY as NO_ACCOUNT
 from flightlog.core.account import Account, counted
-from flightlog.core.budget import ANSWER_MIN_TOKENS
+from flightlog.core.budget import ANSWER_MIN_TOKENS, QUOTA
 from flightlog.core.children import GO_ON as CHILD_GO_ON
 from flightlog.core.fold import fold
 from flightlog.core.inbox import keyed_id, wakes
@@ -258,6 +258,8 @@ def going_on(records: Sequence[Record], known: int) -> Iterator[Broken]:
         match asked[:3]:
             case [RequestFailed(failure="interrupted"), RequestRetry(delay_ms=0), RequestSent()]:
                 pass
+            case [RequestFailed(failure="interrupted"), RequestRetry(delay_ms=0)] if end and end.cause == QUOTA:
+                pass  # what the attempt is taken to have cost has used up a card
             case _:
                 yield Broken("P4", f"an attempt was cut off, and comes to {[event.kind for event in asked[:3]]}")
 
