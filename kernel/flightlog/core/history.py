@@ -95,8 +95,11 @@ class History:
                 self._replace((first, 0), (last + 1, 0), seq)
             case ToolResult(replaces=int()):
                 self._replace(place, (place[0], place[1] + 1), seq)
-        # Late results of a parallel batch land before earlier ones of higher position.
-        insort(self._entries, (place, cast("Message", event)), key=itemgetter(0))
+        entry = (place, cast("Message", event))
+        if not self._entries or place > self._entries[-1][0]:
+            self._entries.append(entry)
+        else:  # a late result of a parallel batch lands before earlier ones of higher position
+            insort(self._entries, entry, key=itemgetter(0))
         if place[0] != seq:
             self._rows[place] = seq
 
