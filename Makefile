@@ -54,8 +54,8 @@ fuzz: $(STAMP)  ## hours in the fault laboratory; SECONDS=600 SEED=1 WORKERS=4 c
 	@echo "seed $(SEED): repeat with SEED=$(SEED)"
 	$(BIN)/flightlog fuzz --profile deep --seed $(SEED) $(if $(SECONDS),--seconds $(SECONDS)) --jobs $(WORKERS) --save fuzz-failures
 
-bench: benchmarks/.venv/.installed  ## all benchmarks, beside others, into benchmarks/results; RECORD=--record holds later runs against this one
-	benchmarks/.venv/bin/python benchmarks/run.py $(RECORD)
+bench: benchmarks/.venv/.installed  ## all benchmarks, beside others, into benchmarks/results; ONLY="resume growth" narrows them
+	benchmarks/.venv/bin/python benchmarks/run.py $(ONLY) $(if $(RECORD),--record)
 
 benchmarks/.venv/.installed: pyproject.toml benchmarks/requirements.txt
 	test -x benchmarks/.venv/bin/python || $(PYTHON) -m venv --without-pip benchmarks/.venv

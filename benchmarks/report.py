@@ -14,24 +14,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import apsw
-from attrs import asdict, frozen
+from attrs import asdict
 
 import flightlog
 from flightlog.store.statements import statements
 from measure import Answer, Ratio
 
 RESULTS: Final = Path(__file__).parent / "results"
+FIGURES: Final = RESULTS / "figures.json"
 RECORDED: Final = RESULTS / "recorded.json"
+"""The figures of the run that others are held against."""
 PEERS: Final = ("langgraph", "langgraph-checkpoint-sqlite", "openai-agents", "dbos", "pydantic-ai-slim")
-Curve = Sequence[tuple[float, float]]
-
-
-@frozen
-class Found:
-    """An answer as it comes back from its process."""
-
-    ratios: Sequence[Ratio]
-    curves: Mapping[str, Mapping[str, Curve]]
 
 
 def keep(answer: Answer, path: str) -> None:
@@ -39,10 +32,10 @@ def keep(answer: Answer, path: str) -> None:
     Path(path).write_text(json.dumps({"ratios": [asdict(ratio) for ratio in answer.ratios], "curves": answer.curves}))
 
 
-def kept(path: Path) -> Found:
+def kept(path: Path) -> Answer:
     """Read it."""
     value = json.loads(path.read_text())
-    return Found([Ratio(**ratio) for ratio in value["ratios"]], value["curves"])
+    return Answer([Ratio(**ratio) for ratio in value["ratios"]], value["curves"])
 
 
 def machine() -> dict[str, Any]:
@@ -65,29 +58,41 @@ def machine() -> dict[str, Any]:
     }
 
 
-def write(found: Mapping[str, Found], *, record: bool) -> None:
-    """Write all of it."""
+def write(questions: Sequence[str], found: Mapping[str, Answer], *, record: bool) -> None:
+    """Write what was found, beside what is there of other questions."""
     RESULTS.mkdir(exist_ok=True)
-    recorded = _recorded()
+    recorded = {ratio.name: ratio for answer in _read(RECORDED).values() for ratio in answer.ratios}
+    found = _read(FIGURES) | dict(found)
+    found = {question: found[question] for question in questions if question in found}
     about = machine()
-    lines = [
-        json.dumps({"question": question, **asdict(ratio)}) for question, one in found.items() for ratio in one.ratios
+    ratios = [{"question": name, **asdict(ratio)} for name, answer in found.items() for ratio in answer.ratios]
+    curves = [
+        {"question": name, "plot": plot, "curves": curves}
+        for name, answer in found.items()
+        for plot, curves in answer.curves.items()
     ]
-    figures = f'{{"machine": {json.dumps(about)},\n"ratios": [\n' + ",\n".join(lines) + "\n]}\n"
-    (RESULTS / "figures.json").write_text(figures)
-    (RESULTS / "README.md").write_text(_page(found, about, recorded))
+    lines = ",\n".join(map(json.dumps, ratios)), ",\n".join(map(json.dumps, curves))
+    FIGURES.write_text(f'{{"machine": {json.dumps(about)},\n"ratios": [\n{lines[0]}\n],\n"plots": [\n{lines[1]}\n]}}\n')
     if record or not RECORDED.exists():
-        RECORDED.write_text(figures)
+        RECORDED.write_text(FIGURES.read_text())
+    (RESULTS / "README.md").write_text(_page(found, about, recorded))
     _plot(found)
-    worse = [ratio.name for one in found.values() for ratio in one.ratios if _is_worse(ratio, recorded.get(ratio.name))]
+    every = [ratio for answer in found.values() for ratio in answer.ratios]
+    worse = [ratio.name for ratio in every if _is_worse(ratio, recorded.get(ratio.name))]
     print(f"\nwritten to {RESULTS}; worse than recorded by more than the noise: {', '.join(worse) or 'nothing'}")
 
 
-def _recorded() -> dict[str, Ratio]:
-    if not RECORDED.exists():
+def _read(path: Path) -> dict[str, Answer]:
+    """The answers in a file of figures, by question."""
+    if not path.exists():
         return {}
-    rows = json.loads(RECORDED.read_text())["ratios"]
-    return {row["name"]: Ratio(**{name: value for name, value in row.items() if name != "question"}) for row in rows}
+    value = json.loads(path.read_text())
+    ratios, curves = dict[str, list[Ratio]](), dict[str, dict[str, Any]]()
+    for row in value["ratios"]:
+        ratios.setdefault(row.pop("question"), []).append(Ratio(**row))
+    for row in value["plots"]:
+        curves.setdefault(row["question"], {})[row["plot"]] = row["curves"]
+    return {question: Answer(of, curves.get(question, {})) for question, of in ratios.items()}
 
 
 def _is_worse(ratio: Ratio, recorded: Ratio | None) -> bool:
@@ -96,7 +101,7 @@ def _is_worse(ratio: Ratio, recorded: Ratio | None) -> bool:
     return ratio.high < recorded.low if ratio.more_is_better else ratio.low > recorded.high
 
 
-def _page(found: Mapping[str, Found], about: Mapping[str, Any], recorded: Mapping[str, Ratio]) -> str:
+def _page(found: Mapping[str, Answer], about: Mapping[str, Any], recorded: Mapping[str, Ratio]) -> str:
     lines = [
         "# Figures",
         "",
@@ -130,7 +135,7 @@ def _file(title: str) -> str:
     return title.replace(",", "").replace(" ", "-") + ".svg"
 
 
-def _plot(found: Mapping[str, Found]) -> None:
+def _plot(found: Mapping[str, Answer]) -> None:
     import matplotlib as mpl
 
     mpl.use("svg")

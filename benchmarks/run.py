@@ -1,6 +1,7 @@
 """All benchmarks, one after the other, each in a process of its own; then the table, the figures and the plots.
 
-`run.py NAME...` runs some and writes nothing; `--record` makes this run the one that later ones are held against.
+`run.py NAME...` runs some of them and leaves the figures of the others as they are; with `--record` later runs are held
+against what is written now.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 import report
+from measure import Answer
 
 QUESTIONS: Final = {
     "durable_append": "1. A durable append",
@@ -33,20 +34,16 @@ QUESTIONS: Final = {
 def main() -> None:
     """Run them."""
     record, names = "--record" in sys.argv, [name for name in sys.argv[1:] if name != "--record"]
-    if names and not record:
-        for name in names:
-            import_module(name).main()
-        return
-    found: dict[str, report.Found] = {}
+    found: dict[str, Answer] = {}
     with tempfile.TemporaryDirectory(prefix="flightlog-bench-") as folder:
-        for name, question in QUESTIONS.items():
+        for name in names or QUESTIONS:
             start = time.monotonic()
             kept = Path(folder) / f"{name}.json"
             code = f"import {name}, report; report.keep({name}.main(), {str(kept)!r})"
             subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent)
             print(f"  [{name} took {time.monotonic() - start:.0f} s]", flush=True)
-            found[question] = report.kept(kept)
-    report.write(found, record=record)
+            found[QUESTIONS[name]] = report.kept(kept)
+    report.write(list(QUESTIONS.values()), found, record=record)
 
 
 if __name__ == "__main__":
