@@ -31,6 +31,7 @@ from measure import Answer, Ratio, Work, against, in_turns, show, table, timed
 EVENTS: Final = 640
 SESSIONS: Final = (1, 4, 16, 64)
 PROCESSES: Final = 8
+EVENTS_OF_A_PROCESS: Final = 80
 ROUNDS: Final = 5
 TEXT: Final = "The quick brown fox jumps over the lazy dog. " * 11
 
@@ -61,12 +62,12 @@ async def opened(commits: GroupCommit, name: str) -> Journal:
     )
 
 
-async def append_all(path: Path, names: list[str], *, barrier: bool, go: bool = True) -> float:
-    """Append all events, each on its own, evenly in all sessions at once; the seconds it took."""
+async def append_all(path: Path, names: list[str], number: int, *, barrier: bool, go: bool = True) -> float:
+    """Append so many events, each on its own, evenly in all sessions at once; the seconds it took."""
     store = Store.open(str(path))
     commits = GroupCommit(store)
     journals = [await opened(commits, name) for name in names]
-    each = EVENTS // len(names)
+    each = number // len(names)
     events = splices(each)
 
     async def append(journal: Journal) -> None:
@@ -88,7 +89,7 @@ async def append_all(path: Path, names: list[str], *, barrier: bool, go: bool = 
 
 async def in_sessions(folder: Path, sessions: int, barrier: bool) -> float:
     """In one process."""
-    return await append_all(folder / "log.db", [f"s{number}" for number in range(sessions)], barrier=barrier)
+    return await append_all(folder / "log.db", [f"s{number}" for number in range(sessions)], EVENTS, barrier=barrier)
 
 
 def ours(sessions: int, *, barrier: bool) -> Work:
@@ -165,11 +166,11 @@ def in_processes(verb: str) -> Work:
 def one_of_many(verb: str, folder: Path, number: str) -> None:
     """In one of many processes."""
     if verb == "ours":
-        trio.run(lambda: append_all(folder / "log.db", [f"s{number}"], barrier=True, go=False))
+        trio.run(lambda: append_all(folder / "log.db", [f"s{number}"], EVENTS_OF_A_PROCESS, barrier=True, go=False))
         return
     commits = [
         Commit(tuple(row._replace(session=int(number) + 1) for row in commit.rows), (), True)
-        for commit in recorded(1, barrier=True)
+        for commit in recorded(1, barrier=True)[:EVENTS_OF_A_PROCESS]
     ]
     database = Floor(folder)
     database.connection.set_busy_timeout(60_000)
@@ -225,7 +226,7 @@ def shared() -> list[Ratio]:
 def crowded() -> list[Ratio]:
     """Several processes, one file."""
     seconds = in_turns({"bare apsw": in_processes("floor"), "flightlog": in_processes("ours")}, rounds=3)
-    events = EVENTS * PROCESSES
+    events = EVENTS_OF_A_PROCESS * PROCESSES
     table(f"{events:,} appends FULL by {PROCESSES} processes", seconds, per=events, unit="event", floor="bare apsw")
     return [against(f"append FULL, {PROCESSES} processes / bare apsw", seconds["flightlog"], seconds["bare apsw"])]
 
