@@ -51,7 +51,7 @@ CREATE TABLE events(
 
 -- Few indexes, each touched at one place only: every page an append dirties is written to the -wal.
 -- (Conditions are spelled with OR: SQLite does not see that kind = 'x' implies kind IN ('x', ...).)
-CREATE INDEX events_visible ON events(session, place, position) WHERE place IS NOT NULL;
+CREATE INDEX events_visible ON events(session, place, position, seq) WHERE place IS NOT NULL;
 CREATE INDEX events_bracket ON events(session, turn, step, kind, attempt)
   WHERE kind = 'turn/start' OR kind = 'turn/end' OR kind = 'step/end'
      OR kind = 'request/failed' OR kind = 'assistant/message' OR kind = 'tool/result';
