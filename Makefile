@@ -54,12 +54,17 @@ fuzz: $(STAMP)  ## hours in the fault laboratory; SECONDS=600 SEED=1 WORKERS=4 c
 	@echo "seed $(SEED): repeat with SEED=$(SEED)"
 	$(BIN)/flightlog fuzz --profile deep --seed $(SEED) $(if $(SECONDS),--seconds $(SECONDS)) --jobs $(WORKERS) --save fuzz-failures
 
-bench: $(STAMP)  ## the benchmarks
-	@if test -f benchmarks/run.py; then $(BIN)/python benchmarks/run.py; else echo "no benchmarks to run"; fi
+bench: benchmarks/.venv/.installed  ## all benchmarks, beside others, into benchmarks/results; ONLY="resume growth" narrows them
+	benchmarks/.venv/bin/python benchmarks/run.py $(ONLY) $(if $(RECORD),--record)
+
+benchmarks/.venv/.installed: pyproject.toml benchmarks/requirements.txt
+	test -x benchmarks/.venv/bin/python || $(PYTHON) -m venv --without-pip benchmarks/.venv
+	$(PYTHON) -m pip --python benchmarks/.venv/bin/python install --quiet --editable '.[cli]' --requirement benchmarks/requirements.txt
+	@touch $@
 
 docs: $(STAMP)  ## write the pages that are generated from the code
 	$(BIN)/python docs/generate.py
 
 clean:  ## everything that can be made again
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) benchmarks/.venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

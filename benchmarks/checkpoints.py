@@ -18,18 +18,19 @@ from unittest import mock
 import trio
 
 import flightlog
-from durable_turn import Model, look_up
+from agent import Model, look_up
 from flightlog.core import checkpoints
-from flightlog.testing import Bundle
+from flightlog.testing import Bundle, calls
 from flightlog.testing.memory import memory_folder
-from flightlog_hookspecs import BlockEvent, Request
+from flightlog_hookspecs import BlockEvent, Finish, Request
+from measure import Answer, Ratio, show
 
 STEPS, LONG_STEPS, ROUNDS = 100, 1_000, 7
-SHARE_MAX, GROWTH_MAX = 0.05, 2.15
+SHARE_MAX, GROWTH_MAX = 5.0, 2.15
 
 
 class Busy(Model):
-    """Calls the tool in every step but the last of `steps`."""
+    """Calls the tool in every step but the last of `steps`, each time for something else: the task has to go on."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -38,7 +39,11 @@ class Busy(Model):
     async def stream(self, request: Request, attempt: int) -> AsyncIterator[AsyncIterator[BlockEvent]]:  # noqa: ARG002
         """Play the reply."""
         self.steps -= 1
-        yield self._play(self.look if self.steps else self.tell)
+        yield self._play(
+            [*calls(("look_up", {"query": f"{self.steps:0>300}"})), Finish(reason="tool_calls")]
+            if self.steps
+            else self.tell
+        )
 
 
 async def carried_out(folder: Path, steps: int) -> tuple[float, float]:
@@ -97,13 +102,19 @@ def log_bytes(steps: int) -> int:
         return (folder / "log.db").stat().st_size
 
 
-def main() -> dict[str, float]:
+def main() -> Answer:
     """Measure."""
-    taken = share()
+    taken = share() * 100
     small, large = log_bytes(LONG_STEPS), log_bytes(2 * LONG_STEPS)
-    print(f"\nthe log of a task\n  {f'{LONG_STEPS:,} steps':<44} {small / LONG_STEPS:9.0f} B/step")
-    print(f"  {f'{2 * LONG_STEPS:,} steps':<44} {large / LONG_STEPS / 2:9.0f} B/step   {large / small:5.2f}x")
-    return {"heavy checkpoints": taken / SHARE_MAX, "bytes of twice the steps": large / small / GROWTH_MAX}
+    growth = large / small
+    answer = Answer(
+        [
+            Ratio("heavy checkpoints, of a step's time", taken, taken, taken, SHARE_MAX, unit="%"),
+            Ratio("bytes of a task of twice the steps", growth, growth, growth, GROWTH_MAX),
+        ]
+    )
+    show(answer)
+    return answer
 
 
 if __name__ == "__main__":

@@ -48,9 +48,12 @@ class Floor:
             self.connection.execute(sql)
         keep = ctypes.c_int(1)
         self.connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(keep))
-        self.connection.execute(f"CREATE TABLE events(id INTEGER PRIMARY KEY, {names}, UNIQUE(session, seq))")
         self.connection.execute(
-            "CREATE TABLE deltas(session, seq, i, at_ms, text, PRIMARY KEY(session, seq, i)) WITHOUT ROWID"
+            f"CREATE TABLE IF NOT EXISTS events(id INTEGER PRIMARY KEY, {names}, UNIQUE(session, seq))"
+        )
+        self.connection.execute(
+            "CREATE TABLE IF NOT EXISTS deltas"
+            "(session, seq, i, at_ms, text, PRIMARY KEY(session, seq, i)) WITHOUT ROWID"
         )
         self._insert = f"INSERT INTO events({names}) VALUES({','.join('?' * COLUMNS)})"
         self._full: bool | None = None

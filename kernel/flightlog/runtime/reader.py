@@ -128,7 +128,7 @@ class SessionReader:
         """The records behind seq `after`, then those to come, until the kernel or log is closed.
 
         An async iterator, under trio: `async for record in reader.events()`. Records that another process
-        writes come at most some 20 ms late. Without `deltas`, `assistant/delta` is left out. Each record
+        writes come at most some 10 ms late. Without `deltas`, `assistant/delta` is left out. Each record
         is checked against the hash chain, but not against the law. Raises `UsageError` when there is no
         record `after`, `LogCorrupt` or `SchemaTooNew` at a record that cannot be shown.
         """

@@ -91,6 +91,8 @@ class ApswDatabase(Database):
         """Our settings for this connection (`apsw.bestpractice.apply` would be process-wide)."""
         self.script(self._sql["connection_settings"])
         self._connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+        # Else SQLite plans a query anew whenever it is run, to see whether its arguments allow a partial index.
+        self._connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         if read_only:
             self.script(self._sql["query_only"])
         else:

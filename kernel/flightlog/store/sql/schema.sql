@@ -52,13 +52,13 @@ CREATE TABLE events(
 
 -- Few indexes, each touched at one place only: every page an append dirties is written to the -wal.
 -- (Conditions are spelled with OR: SQLite does not see that kind = 'x' implies kind IN ('x', ...).)
-CREATE INDEX events_visible ON events(session, place, position) WHERE place IS NOT NULL;
+CREATE INDEX events_visible ON events(session, place, position, seq) WHERE place IS NOT NULL;
 CREATE INDEX events_bracket ON events(session, turn, step, kind, attempt)
   WHERE kind = 'turn/start' OR kind = 'turn/end' OR kind = 'step/end'
      OR kind = 'request/failed' OR kind = 'assistant/message' OR kind = 'tool/result';
 CREATE INDEX events_decided ON events(session, ref_seq) WHERE kind = 'approval/decided';
 CREATE INDEX events_inbox   ON events(session, message_id, seq) WHERE slot IS NOT NULL;
-CREATE INDEX events_summary ON events(session, place, ref_seq, seq) WHERE kind = 'user/message' AND ref_seq IS NOT NULL;
+CREATE INDEX events_summary ON events(session, ref_seq, place, seq) WHERE kind = 'user/message' AND ref_seq IS NOT NULL;
 CREATE INDEX events_task    ON events(kind, session, seq)
   WHERE kind = 'task/submitted' OR kind = 'task/amended' OR kind = 'task/state'
      OR kind = 'budget/granted' OR kind = 'budget/alert' OR kind = 'budget/degraded' OR kind = 'goal/checked' OR kind = 'checkpoint/written' OR kind = 'checkpoint/skipped' OR kind = 'session/opened';

@@ -44,7 +44,7 @@ WHERE e.place IS NOT NULL
   AND NOT EXISTS(SELECT 1 FROM events s WHERE s.session = e.session AND s.kind = 'user/message' AND s.ref_seq IS NOT NULL
                  AND s.place <= e.place AND s.ref_seq >= e.place AND s.seq > e.seq)
   AND NOT EXISTS(SELECT 1 FROM events r WHERE r.session = e.session AND r.place IS NOT NULL AND r.place = e.place
-                 AND r.position = e.position AND r.seq > e.seq)
+                 AND r.position = e.position AND +r.seq > e.seq)
 ORDER BY e.session, e.place, e.position;
 
 -- view: inbox
