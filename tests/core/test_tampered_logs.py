@@ -72,7 +72,7 @@ def states_of(records: Sequence[Record]) -> Iterator[tuple[State, Record]]:
     state = EMPTY
     for record in records:
         yield state, record
-        state = fold(state, record.event, record.seq, record.epoch)
+        state = fold(state, record.event, record.seq, record.epoch, record.at_us)
 
 
 def refusal(state: State, record: Record) -> str | None:
@@ -251,7 +251,7 @@ TWICE: dict[str, str | None] = {
 @given(legal_logs())
 def test_an_event_written_twice_is_refused(log: LegalLog) -> None:
     for state, record in states_of(log.records):
-        after = fold(state, record.event, record.seq, record.epoch)
+        after = fold(state, record.event, record.seq, record.epoch, record.at_us)
         match record.event:
             case UserMessage() | UnknownEvent() | ToolResult(replaces=int()):
                 continue
