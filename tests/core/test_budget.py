@@ -264,10 +264,13 @@ def test_one_is_warned_once_at_four_fifths_and_again_after_a_grant() -> None:
         ({"step_tokens": 900}, False),
         ({"requests": 1}, False),
         ({"requests": 2}, True),
+        ({"requests__a": 1}, False),
+        ({"requests__a": 2}, True),
+        ({"requests__b": 1}, True),
     ],
 )
 def test_a_summary_is_asked_for_only_where_enough_is_left_after_it(cards: dict[str, int], may: bool) -> None:
-    assert budget.may_summarise(account_of(**cards), 1000) is may
+    assert budget.may_summarise(account_of(**cards), 1000, "a:m") is may
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,11 @@ from flightlog.events import (
 from flightlog.testing import Bundle, Cue, FakeModel, calls, words
 from flightlog_hookspecs import Compactor, Hook, Retry, Tool, ToolContext, tool
 from flightlog_hookspecs.stream import Usage
+from support import long_work
 from support.conversation import assert_at_rest
 from support.cutting import cut_log
 from support.kernels import SOON, events_of, opened, records_of, verified
+from support.long_work import SUMMARISES, LongWork
 from support.memory_folder import subfolder
 from support.wall import Wall
 
@@ -200,6 +202,20 @@ async def test_no_summary_is_asked_for_that_the_card_has_no_room_for(tmp_path: P
         await submitted(kernel, Budget(tokens=20_000, summary_tokens=1), degradation=["compress"])
         await go_on(kernel)
     assert not [e for e in events_of(path, CompactionEnd, "t") if e.asked]
+
+
+@pytest.mark.parametrize("most", range(3, 9))
+@pytest.mark.parametrize("card", ["requests", "requests_of"])
+async def test_requests_for_summaries_count_and_each_try_does(tmp_path: Path, card: str, most: int) -> None:
+    path = tmp_path / "a.db"
+    model = LongWork(steps=30, window_tokens=700, summary=lambda _: [ConnectionError("cut")])
+    stubborn = Hook(point="on_request_error", body=lambda failed: Retry(after_s=0), name="stubborn")
+    bundle = Bundle(compactors=[SUMMARISES], hooks=[stubborn])
+    budget = Budget(requests=most) if card == "requests" else Budget(requests_of={"fake": most})
+    async with opened(path, model, long_work.looking(600), plugins=[bundle]) as kernel:
+        await submitted(kernel, budget, max_steps=99)
+        await go_on(kernel)
+    assert len(model.requests) <= most
 
 
 # Requests and retries

@@ -91,8 +91,7 @@ def before_request(
 
     `again` says that the attempt before it failed. An alert is why the session pauses.
     """
-    cards = ["requests", f"requests:{model.partition(':')[0]}", *(["retries"] if again else [])]
-    for card in cards:
+    for card in (*_request_cards(model), *(["retries"] if again else [])):
         if account.left_of(card) == 0:
             return paused(account, card, now_us)
     step_left, need = account.left_of("step_tokens"), tokens + ANSWER_MIN_TOKENS
@@ -101,6 +100,11 @@ def before_request(
     if account.left_of("active_s") == 0:
         return paused(account, "active_s", now_us)
     return _about_tokens(account, task, tokens, model, now_us)
+
+
+def _request_cards(model: str) -> tuple[str, str]:
+    """The cards that count requests to `model`."""
+    return "requests", f"requests:{model.partition(':')[0]}"
 
 
 def _about_tokens(
@@ -193,8 +197,8 @@ def tightest(account: Account, charged: int, now_us: int) -> BudgetAlert:
     return paused(account, card, now_us, f"an answer was cut off after {charged} more")
 
 
-def may_summarise(account: Account | None, tokens: int) -> bool:
-    """Whether a summary may be asked for with a request of about so many tokens.
+def may_summarise(account: Account | None, tokens: int, model: str) -> bool:
+    """Whether `model` may be asked for a summary with a request of about so many tokens.
 
     It has to leave enough for a request with what it makes of them, or it would only bring the end nearer.
     """
@@ -202,11 +206,12 @@ def may_summarise(account: Account | None, tokens: int) -> bool:
         return True
     left = [account.left_of(card) for card in ("tokens", "step_tokens")]
     after = tokens + ANSWER_MIN_TOKENS + tokens // 2
-    summaries, requests = account.left_of("summary_tokens"), account.left_of("requests")
+    summaries = account.left_of("summary_tokens")
+    requests = [account.left_of(card) for card in _request_cards(model)]
     return (
         all(each is None or after <= each for each in left)
         and (summaries is None or tokens + ANSWER_MIN_TOKENS <= summaries)
-        and (requests is None or requests > 1)
+        and all(each is None or each > 1 for each in requests)
     )
 
 

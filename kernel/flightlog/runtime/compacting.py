@@ -109,7 +109,7 @@ class Compacting:
         step, keep, why = self._journal.state.step, compactor.keep_steps, "nothing is left to shorten"
         assert step is not None, "requests are made inside a step"
         while (tokens := self.measured(adapter, head)) > most:
-            summarises = compactor.instruction != "" and may_summarise(self._journal.state.account, tokens)
+            summarises = compactor.instruction != "" and self._may_summarise(head, tokens)
             wish = Wish(keep_steps=keep, summarises=summarises, note=compactor.note, window=window)
             match shorter(self._journal.history, self._measure, step.seq, most, wish):
                 case Prune() as prune:
@@ -181,9 +181,13 @@ class Compacting:
             await self._journal.append(end)
             failures.append(Failure(model=start.model, kind=answer.kind))
             after_s = await self._again_after(answer, failures)
-            if after_s is None:
+            if after_s is None or not self._may_summarise(head, before):
                 return end
             await trio.sleep(after_s)
+
+    def _may_summarise(self, head: Head, tokens: int) -> bool:
+        """Whether the budget has room for a request of so many tokens for a summary."""
+        return may_summarise(self._journal.state.account, tokens, f"{head.adapter}:{head.model}")
 
     async def _ask(
         self, adapter: Adapter, request: Request, start: CompactionStart, meter: Meter
