@@ -34,6 +34,8 @@ from flightlog_hookspecs.events import (
     ApprovalAsked,
     ApprovalDecided,
     AssistantMessage,
+    BudgetAlert,
+    BudgetGranted,
     CheckpointWritten,
     Event,
     GoalChecked,
@@ -255,6 +257,18 @@ def test_an_answer_wakes_no_task_that_a_person_paused() -> None:
 def test_a_paused_task_goes_on_by_itself_once_its_time_has_come() -> None:
     for resume_at_us, action in ((NOW_US + 1, Rest()), (NOW_US, Write((TaskState(state="pending", cause="due"),)))):
         assert next_of(after(RUNNING, TaskState(state="paused", cause="quota", resume_at_us=resume_at_us))) == action
+
+
+def test_a_grant_that_comes_as_the_turn_ends_for_want_of_it_is_not_lost() -> None:
+    card = BudgetGranted(card="tokens", most=5)
+    halt = BudgetAlert(card="tokens", used=5, most=5, level="exceeded", then="pauses")
+    state = after(IN_TURN, halt)
+    assert moves(next_of(ended("paused", state, cause="quota"), "drive")) == ["paused quota"]
+    before = ended("paused", after(state, card), cause="quota")
+    for late in (before, after(ended("paused", state, cause="quota"), card)):
+        (splice,) = written(next_of(late, "drive"))
+        assert isinstance(splice, InboxSplice)
+        assert next_of(after(late, splice), "write") == Drive()
 
 
 def test_a_worker_that_leaves_hands_over_what_it_drove_and_begins_nothing() -> None:

@@ -14,6 +14,7 @@
 | pending            |        | its deadline has passed                   | close the turn, it failed                |
 | pending            |        | otherwise                                 | it is running, with a message to run for |
 | running, recovering| closed | the turn's end decides (`_reached`)     | completed, failed, cancelled, paused     |
+| running, recovering| closed | paused for a card, of which more was granted since | it goes on                    |
 | running, recovering| closed | completed, but sub-goals were put off     | it is paused for their card              |
 | running, recovering| closed | completed, and a timer has come due       | the timer's message                      |
 | running, recovering| closed | completed, but children go on beside it   | Await                                    |
@@ -140,7 +141,7 @@ def flow(
 def _verdict(state: State, task: Task, now_us: int, *, leaving: bool) -> Action | None:
     """What the end of its last turn comes to, or None when the task is to go on."""
     end = task.end
-    if end is None or end.reason == "interrupted" or (end.reason == "completed" and inbox.wakes(state)):
+    if end is None or _is_no_verdict(state, end):
         return End(LATE, _reached(task, LATE)) if _is_late(task, now_us) else None
     goes_on = not _is_late(task, now_us) and (end.reason == "completed" or (GOAL_ID in state.timers and _failed(end)))
     if goes_on and (next_due_us(state) or math.inf) <= now_us:
@@ -151,6 +152,13 @@ def _verdict(state: State, task: Task, now_us: int, *, leaving: bool) -> Action 
         why = f"this time it failed: {_reached(task, end).cause}" if _failed(end) else ""
         return Write((_waits_for_timer(state, task, why),))
     return Write(_ended(state, task, end))
+
+
+def _is_no_verdict(state: State, end: TurnEnd) -> bool:
+    """Whether the task goes on after `end`: it was cut off, or more has come of what it ended for the want of."""
+    granted = state.account is not None and state.account.halt is None and end.cause == QUOTA
+    more = (end.reason == "completed" and inbox.wakes(state)) or (end.reason == "paused" and granted)
+    return end.reason == "interrupted" or more
 
 
 def _under_way(state: State, task: Task, now_us: int, since: Since, message_id: str, *, leaving: bool) -> Action:
