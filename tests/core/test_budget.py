@@ -235,6 +235,14 @@ def test_a_grant_takes_back_what_was_done() -> None:
     assert (again.moves, again.smaller, again.put_off, again.halt, again.warned) == ((), "", (), None, frozenset())
 
 
+def test_why_a_task_pauses_is_kept_until_it_begins_again() -> None:
+    halt = BudgetAlert(card="calls", used=1, most=1, level="exceeded", then="pauses")
+    running, recovering = TaskState(state="running"), TaskState(state="recovering")
+    assert account_of(running, halt, TaskState(state="paused"), TaskState(state="pending")).halt == halt
+    assert account_of(running, halt, TaskState(state="paused"), TaskState(state="pending"), running).halt is None
+    assert account_of(running, OPENED, recovering, halt, StepEnd(), running).halt == halt, "its step has ended in it"
+
+
 # Other rules
 
 

@@ -261,6 +261,17 @@ async def test_a_core_call_too_many_pauses_the_task_with_its_siblings_answered(t
     assert_at_rest(path, model, name="t")
 
 
+async def test_a_core_call_too_many_pauses_a_task_that_was_taken_up_from_a_dead_worker_too(tmp_path: Path) -> None:
+    path, cut = tmp_path / "a.db", tmp_path / "cut.db"
+    model = FakeModel([calls(("look", {"at": 1}), ("look", {"at": 2})), words("All seen.")])
+    async with opened(path, model, look) as kernel:
+        await submitted(kernel, Budget(calls=1))
+        await go_on(kernel)
+    cut_log(path, cut, next(r.seq for r in records_of(path, "t") if isinstance(r.event, RequestSent)), "t")
+    async with opened(cut, model, look) as kernel:
+        assert await go_on(kernel) == "paused quota calls: all 1 are used"
+
+
 async def test_a_call_that_the_task_can_do_without_is_left_out_and_the_model_is_told(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
 

@@ -158,7 +158,8 @@ def counted(account: Account, event: Event) -> Account:
             )
         case TaskState():
             works = event.state in ("running", "recovering")
-            halt = None if works else account.halt
+            comes_on = event.state == "running" and account.counts_time  # after a recovery, perhaps into a pause
+            halt = None if works and not comes_on else account.halt
             return changed(account, counts_time=works, halt=halt, grants_then=account.grants)
         case SessionOpened() if account.summarises:  # whoever asked for it is dead, and what it cost was not told
             return _spent(account, account.asked, summary=True)
