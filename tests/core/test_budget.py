@@ -25,6 +25,7 @@ from flightlog_hookspecs.events import (
     RequestFailed,
     RequestSent,
     SessionOpened,
+    SessionRepaired,
     StepEnd,
     StepStart,
     SubagentSettled,
@@ -120,7 +121,8 @@ def test_time_counts_while_a_task_runs_and_its_worker_lives() -> None:
         (0, TaskState(state="running")),
         (10, StepStart()),
         (5, StepEnd()),
-        (1000, OPENED),  # nobody was there
+        (800, SessionRepaired(repair="r", rule="r", detail="d")),  # nobody was there
+        (1000, OPENED),
         (2, TaskState(state="paused")),
         (500, TaskState(state="pending")),
         (7, TaskState(state="running")),
@@ -145,6 +147,14 @@ def test_no_day_has_more_work_than_seconds(moments: list[tuple[int, str]]) -> No
         event = {"opened": OPENED, "call": CALL}.get(what) or TaskState(state=what)  # type: ignore[arg-type]
         account = accounts.counted(accounts.at(account, event, at_us), event)
         assert 0 <= account.active_us <= DAY_US
+
+
+def test_what_was_worked_yesterday_does_not_end_the_work_of_today() -> None:
+    midnight_us = (NOON_US // DAY_US + 1) * DAY_US
+    account = accounts.at(account_of(TaskState(state="running"), active_s=3600), CALL, midnight_us - 60_000_000)
+    account = evolve(account, active_us=3_590_000_000)
+    assert budget.time_left_us(account, midnight_us - 55_000_000) == ("active_s", 5_000_000)
+    assert budget.time_left_us(account, midnight_us + 7_000_000) == ("active_s", 3_593_000_000)
 
 
 # Before a request

@@ -25,6 +25,7 @@ from flightlog_hookspecs.events import (
     RequestFailed,
     RequestSent,
     SessionOpened,
+    SessionRepaired,
     StepEnd,
     StepStart,
     SubagentSettled,
@@ -105,8 +106,13 @@ def at(account: Account, event: Event, at_us: int) -> Account:
     """`account` as of a row of this time: what was worked since the row before counts, unless nobody was there."""
     if not at_us:
         return account
+    return passed(account, at_us, works=account.counts_time and not isinstance(event, (SessionOpened, SessionRepaired)))
+
+
+def passed(account: Account, at_us: int, *, works: bool) -> Account:
+    """`account` at this time, when somebody `works` since its last row, or nobody does."""
     day = at_us // DAY_US
-    gone = max(0, at_us - account.at_us) if account.counts_time and not isinstance(event, SessionOpened) else 0
+    gone = max(0, at_us - account.at_us) if works else 0
     today_us = account.active_us if day == account.day else 0
     return changed(
         account, at_us=at_us, day=day, active_us=today_us + min(gone, at_us % DAY_US), step_us=account.step_us + gone

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from flightlog.core.account import DAY_US, Account
+from flightlog.core.account import DAY_US, Account, passed
 from flightlog_hookspecs.content import text_blocks
 from flightlog_hookspecs.events import (
     BudgetAlert,
@@ -249,9 +249,9 @@ def shed(account: Account, card: str, *, core: bool) -> BudgetAlert:
 
 def time_left_us(account: Account, now_us: int) -> tuple[str, int] | None:
     """The card of time that is used up first, and in how many microseconds of work; None when there is none."""
-    gone = max(0, now_us - account.at_us) if account.counts_time else 0
+    account = passed(account, now_us, works=account.counts_time)
     left = [
-        (account.cards[card] * 1_000_000 - used - gone, card)
+        (account.cards[card] * 1_000_000 - used, card)
         for card, used in (("active_s", account.active_us), ("step_s", account.step_us))
         if card in account.cards and (card == "active_s" or account.in_step)
     ]
