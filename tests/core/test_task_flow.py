@@ -311,6 +311,9 @@ def test_a_task_is_not_completed_while_its_children_go_on_beside_it() -> None:
     state = ended("completed", after(ANSWERED, call, spawned))
     assert next_of(state, "drive") == Await()
     assert written(next_of(state, "drive", leaving=True)) == (HAND_OVER,)
+    halt = BudgetAlert(card="active_s", used=9, most=9, level="exceeded", then="pauses", resume_at_us=NOW_US + 5)
+    (paused,) = written(next_of(after(state, halt), "write"))
+    assert paused == TaskState(state="paused", cause="quota", resume_at_us=NOW_US + 5), "time passes for it, too"
 
 
 @given(

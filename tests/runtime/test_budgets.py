@@ -354,6 +354,24 @@ async def test_a_body_that_takes_all_the_time_of_its_step_is_cut_off(tmp_path: P
     assert result.outcome == "aborted"
 
 
+async def test_a_step_that_pauses_in_the_end_has_no_more_time_than_another_one(tmp_path: Path) -> None:
+    path, wall = tmp_path / "a.db", Wall()
+
+    @tool(mode="parallel", effect="read", timeout_s=9e9)
+    async def hang(at: int) -> str:
+        """Hang."""
+        wall.forward(2)
+        await trio.sleep_forever()
+        return ""
+
+    model = FakeModel([calls(("hang", {"at": 1}), ("hang", {"at": 2}))])
+    with trio.fail_after(30):
+        async with opened(path, model, hang, clock=wall.clock) as kernel:
+            await submitted(kernel, Budget(step_s=1, calls=1))
+            assert (await go_on(kernel)).startswith("paused quota")
+    assert sorted(result.outcome for result in events_of(path, ToolResult, "t")) == ["aborted", "denied"]
+
+
 # Grants
 
 

@@ -259,8 +259,11 @@ def time_left_us(account: Account, now_us: int) -> tuple[str, int] | None:
 
 
 def alert_of_time(account: Account | None, card: str, now_us: int) -> tuple[BudgetAlert, ...]:
-    """That the session pauses since its time is used up, unless that was said."""
-    if account is None or account.halt is not None:
+    """That the session pauses since its time is used up, unless that was said.
+
+    Said of another card, it pauses at the end of its step, for which there is no time any more.
+    """
+    if account is None or (account.halt is not None and account.halt.card in TIME_CARDS):
         return ()
     return (paused(account, card, now_us),)
 

@@ -17,7 +17,7 @@
 | running, recovering| closed | paused for a card, of which more was granted since | it goes on                    |
 | running, recovering| closed | completed, but sub-goals were put off     | it is paused for their card              |
 | running, recovering| closed | completed, and a timer has come due       | the timer's message                      |
-| running, recovering| closed | completed, but children go on beside it   | Await                                    |
+| running, recovering| closed | completed, but children go on beside it   | Await, or paused once its time is used up |
 | running, recovering| closed | completed, and a timer is open            | it is paused until that is due           |
 | running, recovering| closed | failed, but its goal comes again          | the same                                 |
 | running, recovering| closed | its deadline has passed                   | it failed                                |
@@ -42,6 +42,7 @@ from flightlog.core import checkpoints, inbox
 from flightlog.core.budget import QUOTA
 from flightlog.core.fold import after
 from flightlog.core.state import State
+from flightlog.core.stopping import halt_of
 from flightlog.core.task import ENDED, GOAL_ID, Task, readable
 from flightlog.core.waking import cancel_all, fire, goal_again, next_due_us
 from flightlog_hookspecs.content import text_blocks
@@ -147,6 +148,8 @@ def _verdict(state: State, task: Task, now_us: int, *, leaving: bool) -> Action 
     if goes_on and (next_due_us(state) or math.inf) <= now_us:
         return None
     if end.reason == "completed" and state.unsettled and not _is_late(task, now_us):
+        if (halted := halt_of(state)) is not None:
+            return Write(_ended(state, task, halted))
         return Write((HAND_OVER,)) if leaving else Await()
     if goes_on and state.timers:
         why = f"this time it failed: {_reached(task, end).cause}" if _failed(end) else ""

@@ -144,9 +144,7 @@ class TaskRun:
             if left_us > 0 or not account.counts_time:
                 await trio.sleep(min(max(left_us, 0), TIME_POLL_US) / 1_000_000)
                 continue
-            if account.halt is None:
-                now_us = journal.clock.now_us()
-                await journal.append(partial(_out_of_time, card, now_us))
+            if await journal.append(partial(_out_of_time, card, journal.clock.now_us())):
                 end = TurnEnd(reason="paused", cause=QUOTA, message=f"{card}: its time is used up")
                 if not self.session.end(end, grace_s=self.session.around.limits.cancel_grace_s):
                     self.session.wake()
