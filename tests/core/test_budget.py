@@ -253,6 +253,11 @@ def test_why_a_task_pauses_is_kept_until_it_begins_again() -> None:
     assert account_of(running, OPENED, recovering, halt, StepEnd(), running).halt == halt, "its step has ended in it"
 
 
+def test_whatever_is_granted_it_is_looked_again_at_what_a_session_pauses_for() -> None:
+    halt = BudgetAlert(card="rate:adapter:a", used=1, most=1, level="exceeded", then="pauses")
+    assert account_of(halt, BudgetGranted(card="tokens", most=9)).halt is None
+
+
 # Other rules
 
 

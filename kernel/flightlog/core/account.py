@@ -192,13 +192,12 @@ def _with(account: Account, **more: int) -> Account:
 
 def _granted(account: Account, event: BudgetGranted) -> Account:
     cards = MappingProxyType({**account.cards, event.card: event.most})
-    halt = None if account.halt and account.halt.card == event.card else account.halt
     account = changed(
         account,
         cards=cards,
         granted_by=event.by,
         warned=account.warned - {event.card},
-        halt=halt,
+        halt=None,  # whatever it was for: it is looked at again, and a child knows no other new beginning
         grants=account.grants + 1,
     )
     if event.card != "tokens":
