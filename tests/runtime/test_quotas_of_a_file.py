@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from flightlog.runtime.clock import Clock
 from flightlog.testing import Bundle, FakeModel, calls, fixed_clock, words
 from flightlog_hookspecs import Tool, tool
 from flightlog_hookspecs.events import TaskClass
+from flightlog_hookspecs.stream import Usage
 from support.kernels import events_of, new_id, records_of
 
 CHARGED = "SELECT sum(charged) FROM events JOIN session_keys k USING(session) WHERE k.name < 'n'"
@@ -175,6 +177,19 @@ async def test_the_tokens_of_a_pool_are_shared_and_come_back(
             await kernel.work(until_idle=True)
             await trio.sleep(86_000)
         assert {(await kernel.tasks.show(name)).state for name in "abcde"} == {"completed"}
+
+
+async def test_who_finds_a_pool_taken_by_a_request_under_way_goes_on_once_that_has_counted(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path = tmp_path / "a.db"
+    model = FakeModel([[partial(trio.sleep, 20), *words("Seen."), Usage(input_tokens=1)]])
+    async with kernel_of(path, Quotas(pools={"normal": Pool(tokens=Rate(500, per_s=86_400))}), model=model) as kernel:
+        for name in "ab":
+            await submitted(kernel, name, parameters={"where": "around the harbour " * 70})
+        await kernel.work(until_idle=True)
+        assert {(await kernel.tasks.show(name)).state for name in "ab"} == {"completed"}
+    assert len(set(times_of(path, RequestSent, "a", "b"))) == 2, "the second one has waited"
 
 
 async def test_what_never_fits_into_a_pool_waits_for_a_person(

@@ -143,12 +143,12 @@ class Gate:
         tokens = f"pool:{task_class}:tokens"
         match kind:
             case "context/built":
-                self._usage.take(tokens, key, estimate or 0)
+                self._usage.take(tokens, key, at_us, estimate or 0)
             case "request/sent" | "compaction/start":
                 self._usage.add(f"rate:adapter:{(name or '').partition(':')[0]}", at_us, 1)
                 self._usage.add(f"pool:{task_class}:calls", at_us, 1)
                 if kind == "compaction/start":
-                    self._usage.take(tokens, key, estimate or 0)
+                    self._usage.take(tokens, key, at_us, estimate or 0)
             case "tool/call":
                 self._usage.add(f"rate:tool:{name}", at_us, 1)
                 self._usage.add(f"pool:{task_class}:calls", at_us, 1)
