@@ -193,6 +193,12 @@ def test_a_day_that_is_used_up_goes_on_at_midnight() -> None:
     assert alert.resume_at_us == (NOON_US // DAY_US + 1) * DAY_US
 
 
+def test_what_fits_into_no_step_at_all_is_not_tried_again_each_minute() -> None:
+    account = account_of(StepStart(), BUILT, SENT, SAID, step_tokens=200)
+    assert asked(account, 200 - budget.ANSWER_MIN_TOKENS).resume_at_us == NOON_US + budget.STEP_FREEZE_US
+    assert asked(account, 201 - budget.ANSWER_MIN_TOKENS).resume_at_us is None
+
+
 def evolve_account(account: Account, **changes: Any) -> Account:
     return evolve(account, **changes)
 

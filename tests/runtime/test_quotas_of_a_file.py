@@ -137,6 +137,20 @@ async def test_a_task_that_would_wait_too_long_pauses_and_goes_on_when_the_rate_
     assert (alert.card, alert.used, alert.most, alert.then) == ("rate:adapter:fake", 1, 1, "pauses")
 
 
+async def test_tasks_that_wait_for_a_rate_again_and_again_have_all_their_steps_left(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path, names = tmp_path / "a.db", "abcde"
+    async with kernel_of(path, Quotas(rates={"adapter:fake": Rate(1, per_s=60)})) as kernel:
+        for name in names:
+            await submitted(kernel, name, max_steps=1)
+        for _ in names:
+            await kernel.work(until_idle=True)
+            await trio.sleep(60)
+        assert [(await kernel.tasks.show(name)).state for name in names] == ["completed"] * 5
+    assert_rate(times_of(path, RequestSent, *names), Rate(1, per_s=60))
+
+
 async def test_a_call_that_the_task_can_do_without_does_not_wait(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -20,6 +20,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from attrs import evolve
+
 from flightlog.core.account import DAY_US, Account, passed
 from flightlog_hookspecs.content import text_blocks
 from flightlog_hookspecs.events import (
@@ -96,7 +98,9 @@ def before_request(
             return paused(account, card, now_us)
     step_left, need = account.left_of("step_tokens"), tokens + ANSWER_MIN_TOKENS
     if step_left is not None and need > step_left:
-        return paused(account, "step_tokens", now_us, f"the next request needs {need} tokens")
+        alert = paused(account, "step_tokens", now_us, f"the next request needs {need} tokens")
+        fits_another_step = need <= account.cards["step_tokens"]
+        return alert if fits_another_step else evolve(alert, resume_at_us=None)
     if account.left_of("active_s") == 0:
         return paused(account, "active_s", now_us)
     return _about_tokens(account, task, tokens, model, now_us)
