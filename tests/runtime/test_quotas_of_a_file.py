@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from flightlog_hookspecs import Tool, tool
 from flightlog_hookspecs.events import TaskClass
 from flightlog_hookspecs.stream import Usage
 from support.kernels import events_of, new_id, records_of
+from support.long_work import SUMMARISES, LongWork, looking
 
 CHARGED = "SELECT sum(charged) FROM events JOIN session_keys k USING(session) WHERE k.name < 'n'"
 START_US = 1_700_000_000_000_000
@@ -48,9 +49,11 @@ def clock() -> Clock:
 
 
 @asynccontextmanager
-async def kernel_of(path: Path, quotas: Quotas, *tools: Tool, model: Any = None) -> AsyncIterator[Kernel]:
-    bundle = Bundle(adapters=[model or FakeModel([])], tools=tools or (look,))
-    async with flightlog.open_kernel(path, discover=False, plugins=[bundle], clock=clock(), quotas=quotas) as kernel:
+async def kernel_of(
+    path: Path, quotas: Quotas, *tools: Tool, model: Any = None, more: Sequence[Bundle] = ()
+) -> AsyncIterator[Kernel]:
+    plugins = [Bundle(adapters=[model or FakeModel([])], tools=tools or (look,)), *more]
+    async with flightlog.open_kernel(path, discover=False, plugins=plugins, clock=clock(), quotas=quotas) as kernel:
         yield kernel
 
 
@@ -149,6 +152,32 @@ async def test_tasks_that_wait_for_a_rate_again_and_again_have_all_their_steps_l
             await trio.sleep(60)
         assert [(await kernel.tasks.show(name)).state for name in names] == ["completed"] * 5
     assert_rate(times_of(path, RequestSent, *names), Rate(1, per_s=60))
+
+
+async def test_a_summary_that_has_to_wait_for_a_rate_is_asked_for_when_that_is_free(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path, rate, model = tmp_path / "a.db", Rate(1, per_s=60), LongWork(steps=9, window_tokens=700)
+    summarises = Bundle(compactors=[SUMMARISES])
+    async with (
+        kernel_of(path, Quotas(rates={"adapter:fake": rate}), looking(600), model=model, more=[summarises]) as kernel,
+        kernel.session("s", model="fake:m") as session,
+    ):
+        await submitted(kernel, "a", max_steps=99)
+        while not (await kernel.tasks.show("a")).ended:
+            await kernel.work(until_idle=True)
+            shown = await kernel.tasks.show("a")
+            assert (shown.state, shown.cause) in (("completed", ""), ("paused", "quota"))
+            await trio.sleep(60)
+        assert (await kernel.tasks.show("a")).state == "completed"
+        asked = model.asked
+        assert asked
+        await session.followup("go")
+        turn = await session.run()
+        assert turn is not None
+        assert turn.reason == "completed", "who has no budget waits"
+        assert model.asked > asked
+    assert_rate(times_of(path, RequestSent, "a", "s"), rate)
 
 
 async def test_a_call_that_the_task_can_do_without_does_not_wait(

@@ -10,7 +10,7 @@ from attrs import define, evolve
 from flightlog.core.budget import answer_room, charge, may_summarise
 from flightlog.core.fitting import Measure, Prune, Summarise, Wish, cost, room, shorter, summary_text
 from flightlog.core.state import State
-from flightlog.runtime.gate import Full
+from flightlog.runtime.gate import Full, patience_s
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.metering import Meter
 from flightlog.runtime.model_call import call_model
@@ -62,8 +62,11 @@ class Compacting:
         self._hooks = hooks
         self._measure = Measure()
 
-    async def fit(self, adapter: Adapter, head: Head) -> str:
-        """Make the context short enough for a request with `head`; returns why it is not, "" when it is."""
+    async def fit(self, adapter: Adapter, head: Head) -> str | Full:
+        """Make the context short enough for a request with `head`; returns why it is not, "" when it is.
+
+        A quota that is full keeps it from that for a while only.
+        """
         state, window = self._journal.state, window_of(adapter, head.model)
         assert state.step is not None, "requests are made inside a step"
         await self._squeeze(adapter, head, window)
@@ -81,6 +84,8 @@ class Compacting:
         after = self.measured(adapter, head)
         if after <= most or (refused and after < before):
             return ""
+        if isinstance(why, Full):
+            return why
         return f"the next request would have about {after} tokens, and {most} fit: {why}"
 
     def most(self, adapter: Adapter, head: Head) -> int | None:
@@ -104,7 +109,9 @@ class Compacting:
         """About how many tokens a request with `head` has now."""
         return self._measure.take(head, self._journal.history, bound_thinking=bound_thinking(adapter))
 
-    async def _shorten(self, adapter: Adapter, head: Head, compactor: Compactor, most: int, window: int | None) -> str:
+    async def _shorten(
+        self, adapter: Adapter, head: Head, compactor: Compactor, most: int, window: int | None
+    ) -> str | Full:
         """Make the context shorter until `most` tokens are enough; returns what stood in the way, or ""."""
         step, keep, why = self._journal.state.step, compactor.keep_steps, "nothing is left to shorten"
         assert step is not None, "requests are made inside a step"
@@ -117,6 +124,8 @@ class Compacting:
                     continue
                 case Summarise() as cut:
                     end = await self._summarise(adapter, head, compactor, cut)
+                    if isinstance(end, Full):
+                        return end
                     if end.outcome == "done":
                         continue
                     why = f"the summary was not taken: {end.outcome} {end.message}".strip()
@@ -142,8 +151,10 @@ class Compacting:
         end = CompactionEnd(outcome="done", tokens_after=before - self._measure.corrected(saved))
         await self._journal.append(start, *results, end)
 
-    async def _summarise(self, adapter: Adapter, head: Head, compactor: Compactor, cut: Summarise) -> CompactionEnd:
-        """Let a summary stand for what it covers, if there is a good one; returns the end."""
+    async def _summarise(
+        self, adapter: Adapter, head: Head, compactor: Compactor, cut: Summarise
+    ) -> CompactionEnd | Full:
+        """Let a summary stand for what it covers, if there is a good one; returns the end, or what keeps it from it."""
         before = self._measure.total
         encoded = await self._proof.encoded(adapter, head)
         request, sha256 = encoded.asking(compactor.instruction)
@@ -168,7 +179,7 @@ class Compacting:
             meter = Meter(answer_room(self._journal.state.account, before, summary=True))
             answer = await self._ask(adapter, request, start, meter)
             if isinstance(answer, Full):
-                return CompactionEnd(outcome="failed", message=f"no summary may be asked for now: {answer.name}")
+                return answer
             if isinstance(answer, AssistantMessage):
                 summary, end = self._summed_up(answer, cut, compactor, before)
                 if self._journal.state.account is not None:
@@ -196,7 +207,7 @@ class Compacting:
         journal, gate, task = self._journal, self._around.gate, self._journal.state.task
         task_class = task.submitted.task_class if task else None
         demands = gate.for_request(task_class, start.model.partition(":")[0], start.tokens_before)
-        async with gate.through(demands) as full:
+        async with gate.through(demands, patience_s=patience_s(journal.state)) as full:
             if full is not None:
                 return full
             await journal.append(start, barrier=True)

@@ -6,6 +6,7 @@ they are the same in all processes, and a restart does not reset them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
@@ -15,6 +16,7 @@ from attrs import define, field, frozen
 
 from flightlog.core.limits import BUSY_POLL_S
 from flightlog.core.quotas import NO_QUOTAS, Quotas
+from flightlog.core.state import State
 from flightlog.core.usage import Demand, Usage
 from flightlog.runtime.clock import Clock
 from flightlog.runtime.task_board import TaskBoard
@@ -69,7 +71,7 @@ class Gate:
         return [Demand(name=f"pool:{task_class}:calls", rate=rate)] if rate else []
 
     @asynccontextmanager
-    async def through(self, demands: Sequence[Demand], *, patience_s: float = PATIENCE_S) -> AsyncIterator[Full | None]:
+    async def through(self, demands: Sequence[Demand], *, patience_s: float) -> AsyncIterator[Full | None]:
         """Wait until the demands fit; whoever writes while the context lasts has used them.
 
         It is given what is full when that would take more than `patience_s` seconds.
@@ -90,7 +92,7 @@ class Gate:
                     name=demand.name,
                     used=self._usage.used(demand, now_us),
                     most=demand.rate.most,
-                    free_at_us=None if wait_us == float("inf") else now_us + int(wait_us),
+                    free_at_us=None if wait_us == math.inf else now_us + int(wait_us),
                 )
             if wait_us > patience_s * 1_000_000:
                 yield full
@@ -161,6 +163,11 @@ class Gate:
             found = self._store.read("class_of", key)
             self._classes[key] = found[0][0] if found else None
         return self._classes[key]
+
+
+def patience_s(state: State) -> float:
+    """How long a request of this session waits: for ever, unless there is a budget by which it can pause."""
+    return PATIENCE_S if state.account else math.inf
 
 
 def alert_of(full: Full, *, then: AlertThen) -> BudgetAlert:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from attrs import evolve
@@ -14,7 +13,7 @@ from flightlog.runtime.briefing import Briefing
 from flightlog.runtime.budgeting import Admitted, Budgeting, OnceMore
 from flightlog.runtime.closing import close_turn
 from flightlog.runtime.compacting import OVERFLOW, PAUSED, Compacting
-from flightlog.runtime.gate import PATIENCE_S, alert_of
+from flightlog.runtime.gate import Full, alert_of, patience_s
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.metering import Meter
 from flightlog.runtime.model_call import DeltaRecorder, call_model
@@ -65,13 +64,17 @@ class Requests:
 
     async def _admitted(self, attempt: int, adapter: Adapter, head: Head) -> Admitted | OnceMore | TurnEnd:
         """Whether the request fits into the model's window and the session's budget."""
-        if why := await self._fit(adapter, head):
-            if self._journal.state.task is None:
+        match await self._fit(adapter, head):
+            case "":
+                return await self._budgeting.admit(attempt, adapter, head)
+            case Full() as full:
+                return await self._budgeting.pause(alert_of(full, then="pauses"))
+            case why if self._journal.state.task is None:
                 return TurnEnd(reason="error", code=OVERFLOW, message=why)
-            return TurnEnd(reason="paused", cause=PAUSED, message=why)
-        return await self._budgeting.admit(attempt, adapter, head)
+            case why:
+                return TurnEnd(reason="paused", cause=PAUSED, message=why)
 
-    async def _fit(self, adapter: Adapter, head: Head) -> str:
+    async def _fit(self, adapter: Adapter, head: Head) -> str | Full:
         """Make the context short enough, and tell the model again what it was told where that is gone now."""
         history = self._journal.history
         while True:
@@ -124,7 +127,7 @@ class Requests:
         tokens = admitted.built.tokens + ANSWER_MIN_TOKENS if admitted.built else 0
         gate = self._around.gate
         demands = gate.for_request(task_class, state.model.partition(":")[0], tokens)
-        async with gate.through(demands, patience_s=PATIENCE_S if state.account else math.inf) as full:
+        async with gate.through(demands, patience_s=patience_s(state)) as full:
             if full is None:
                 await self._journal.append(*built, sent, barrier=True)
                 return None
