@@ -449,6 +449,21 @@ async def test_after_a_step_of_high_risk_the_tasks_own_model_serves(tmp_path: Pa
     assert models == ["m", "small", "m", "small"]
 
 
+@pytest.mark.parametrize("chosen", [False, True], ids=["before", "once it served"])
+async def test_a_worker_without_the_smaller_model_goes_on_with_the_task_s_own(tmp_path: Path, chosen: bool) -> None:
+    path, usage = tmp_path / "a.db", Usage(input_tokens=1000)
+    small, budget = FakeModel(looking(40, usage=usage), "small"), Budget(tokens=20_000, calls=18 if chosen else 5)
+    async with opened(path, [FakeModel(looking(40, usage=usage)), small], look) as kernel:
+        await submitted(kernel, budget, smaller_model="small:m", degradation=["smaller_model"], max_steps=99)
+        assert (await go_on(kernel)).startswith("paused quota calls")
+        assert bool(small.requests) is chosen
+    async with opened(path, FakeModel(looking(40, usage=usage)), look) as kernel:
+        await kernel.tasks.grant("t", Budget(calls=99))
+        assert (await go_on(kernel)).startswith("paused quota tokens")
+    assert moves(path) == (["smaller_model", "pause"] if chosen else ["pause"])
+    assert_within(path)
+
+
 # Crashes
 
 

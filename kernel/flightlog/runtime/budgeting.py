@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from flightlog.core.budget import QUOTA, answer_room, before_request, charge, told_of
 from flightlog.core.fitting import cost
@@ -53,6 +53,8 @@ class Budgeting:
             return Admitted()
         tokens = self._compacting.measured(adapter, head)
         submitted = state.task.submitted if state.task else None
+        if submitted and not self._around.registry.serves(submitted.smaller_model):
+            submitted = evolve(submitted, smaller_model="")
         again = bool(step.failures) and step.phase == "failed"
         now_us = journal.clock.now_us()
         match before_request(account, submitted, tokens, state.model, now_us, again=again):
