@@ -29,6 +29,7 @@ from flightlog.testing import Bundle, FakeModel, calls, fixed_clock, words
 from flightlog_hookspecs import Tool, tool
 from flightlog_hookspecs.events import TaskClass
 from flightlog_hookspecs.stream import Usage
+from support.cutting import cut_log
 from support.kernels import events_of, new_id, records_of
 from support.long_work import SUMMARISES, LongWork, looking
 
@@ -286,6 +287,52 @@ async def test_so_many_tasks_of_a_file_at_once_in_all_kernels(
         assert len(running) <= 1, "batch tasks one after the other"
     opened = sum(len(events_of(path, SessionOpened, f"n{number}")) for number in range(6))
     assert opened <= 12, "who has no room is not opened again and again"
+
+
+async def test_a_task_of_a_dead_worker_that_nobody_can_take_up_keeps_no_other_one_waiting(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path, cut, quotas = tmp_path / "a.db", tmp_path / "cut.db", Quotas(tasks_at_once=1)
+    async with kernel_of(path, quotas, model=FakeModel([words("Seen.")], "gone")) as kernel:
+        await kernel.tasks.submit("look around", model="gone:m", id="a")
+        await kernel.work(until_idle=True)
+    cut_log(path, cut, next(r.seq for r in records_of(path, "a") if isinstance(r.event, RequestSent)), "a")
+    async with kernel_of(cut, quotas) as kernel:
+        await submitted(kernel, "b")
+        await kernel.work(until_idle=True)
+        assert [(await kernel.tasks.show(name)).state for name in "ab"] == ["running", "completed"]
+
+
+async def test_tasks_of_dead_workers_are_gone_on_with_no_more_at_once_than_others(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path, cut, at_once, most = tmp_path / "a.db", tmp_path / "cut.db", 0, 0
+
+    @tool(effect="read")
+    async def wait() -> str:
+        """Wait."""
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await trio.sleep(5)
+        at_once -= 1
+        return "waited"
+
+    model = FakeModel([calls(("wait", {})), words("Done.")])
+    async with kernel_of(path, Quotas(), wait, model=model) as kernel:
+        for name in "abc":
+            await submitted(kernel, name)
+        await kernel.work(until_idle=True)
+    for name in "abc":
+        rows = next(r.seq for r in records_of(path, name) if isinstance(r.event, RequestSent))
+        cut_log(path, cut, rows, name)
+    most = 0
+    async with kernel_of(cut, Quotas(tasks_at_once=1), wait, model=model) as kernel, trio.open_nursery() as nursery:
+        nursery.start_soon(kernel.work)
+        for name in "abc":
+            assert (await kernel.tasks.wait(name)).state == "completed"
+        kernel.leave_work()
+    assert most == 1
 
 
 async def test_quotas_are_looked_at_before_anything_is_opened(tmp_path: Path) -> None:
