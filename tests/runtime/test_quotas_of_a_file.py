@@ -14,7 +14,7 @@ import trio.testing
 from attrs import evolve
 
 import flightlog
-from flightlog import Kernel, Pool, Quotas, Rate
+from flightlog import Budget, Kernel, Pool, Quotas, Rate
 from flightlog.errors import UsageError
 from flightlog.events import (
     BudgetAlert,
@@ -26,7 +26,7 @@ from flightlog.events import (
 )
 from flightlog.runtime.clock import Clock
 from flightlog.testing import Bundle, FakeModel, calls, fixed_clock, words
-from flightlog_hookspecs import Tool, tool
+from flightlog_hookspecs import Subagent, Tool, tool
 from flightlog_hookspecs.events import TaskClass
 from flightlog_hookspecs.stream import Usage
 from support.cutting import cut_log
@@ -234,6 +234,29 @@ async def test_who_finds_a_pool_taken_by_a_request_under_way_goes_on_once_that_h
         await kernel.work(until_idle=True)
         assert {(await kernel.tasks.show(name)).state for name in "ab"} == {"completed"}
     assert len(set(times_of(path, RequestSent, "a", "b"))) == 2, "the second one has waited"
+
+
+@pytest.mark.parametrize("budget", [Budget(), Budget(tokens=10**6)], ids=["no budget", "a budget"])
+async def test_children_share_the_pool_of_the_task_that_they_work_for(
+    tmp_path: Path, budget: Budget, autojump_clock: trio.testing.MockClock
+) -> None:
+    path = tmp_path / "a.db"
+    leaf = Subagent(name="leaf", description="Looks.", prompt="You look.", model="leaf:m", tools=())
+    scout = Subagent(name="scout", description="Looks.", prompt="You look.", model="scout:m", tools=("leaf",))
+    model = FakeModel([calls(("scout", {"task": "look"})), words("Good.")])
+    scouts = FakeModel([calls(("leaf", {"task": "look"})), words("Sky.")], "scout")
+    leaves = FakeModel([[*words("Blue."), Usage(input_tokens=1)]], "leaf")
+    family = Bundle(subagents=[leaf, scout], adapters=[scouts, leaves])
+    async with kernel_of(
+        path, Quotas(pools={"batch": Pool(calls=Rate(5), tokens=Rate(10**6))}), model=model, more=[family]
+    ) as kernel:
+        await submitted(kernel, "a", "batch", budget=budget)
+        await kernel.work(until_idle=True)
+        names = [name for (name,) in (await kernel.query("SELECT session FROM sessions")).rows]
+        assert len(names) == 3
+        charged = (await kernel.query("SELECT min(charged) FROM events WHERE kind = 'assistant/message'")).rows[0]
+        assert charged[0] > 1, "a provider that counts too little is not believed there, either"
+    assert_rate(sorted([*times_of(path, RequestSent, *names), *times_of(path, ToolCall, *names)]), Rate(5))
 
 
 async def test_what_never_fits_into_a_pool_waits_for_a_person(

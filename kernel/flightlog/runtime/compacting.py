@@ -204,9 +204,8 @@ class Compacting:
         self, adapter: Adapter, request: Request, start: CompactionStart, meter: Meter
     ) -> AssistantMessage | ProviderError | Full:
         """Log that a summary is asked for, and ask for it, unless quotas keep it from that."""
-        journal, gate, task = self._journal, self._around.gate, self._journal.state.task
-        task_class = task.submitted.task_class if task else None
-        demands = gate.for_request(task_class, start.model.partition(":")[0], start.tokens_before)
+        journal, gate = self._journal, self._around.gate
+        demands = gate.for_request(journal.key, start.model.partition(":")[0], start.tokens_before)
         async with gate.through(demands, patience_s=patience_s(journal.state)) as full:
             if full is not None:
                 return full

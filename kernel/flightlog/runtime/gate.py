@@ -50,17 +50,18 @@ class Gate:
     _turn: trio.Lock = field(factory=trio.Lock, init=False)
     _board: TaskBoard | None = field(default=None, init=False)
 
-    def for_request(self, task_class: TaskClass | None, adapter: str, tokens: int) -> list[Demand]:
-        """What a request of about so many tokens needs."""
+    def for_request(self, key: int, adapter: str, tokens: int) -> list[Demand]:
+        """What a request of session `key` needs that has about so many tokens."""
+        task_class = self._class_of(key)
         pool = self.quotas.pool(task_class)
         demands = self._of_rate(f"adapter:{adapter}") + self._calls(task_class)
         if pool.tokens is not None:
             demands.append(Demand(name=f"pool:{task_class}:tokens", rate=pool.tokens, amount=tokens))
         return demands
 
-    def for_call(self, task_class: TaskClass | None, tool: str) -> list[Demand]:
-        """What a call of `tool` needs."""
-        return self._of_rate(f"tool:{tool}") + self._calls(task_class)
+    def for_call(self, key: int, tool: str) -> list[Demand]:
+        """What a call of `tool` in session `key` needs."""
+        return self._of_rate(f"tool:{tool}") + self._calls(self._class_of(key))
 
     def _of_rate(self, name: str) -> list[Demand]:
         rate = self.quotas.rates.get(name)
@@ -159,6 +160,7 @@ class Gate:
                 self._usage.add(tokens, at_us, charged or 0)
 
     def _class_of(self, key: int) -> TaskClass | None:
+        """That of the task that session `key` works for, as a child too; None for no task."""
         if key not in self._classes:
             found = self._store.read("class_of", key)
             self._classes[key] = found[0][0] if found else None

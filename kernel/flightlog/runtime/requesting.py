@@ -123,10 +123,9 @@ class Requests:
     async def _through_gate(self, admitted: Admitted, sent: RequestSent) -> TurnEnd | None:
         """Log that the request is sent, once quotas let it; returns how the turn ends if they do not."""
         state, built = self._journal.state, [admitted.built] if admitted.built else []
-        task_class = state.task.submitted.task_class if state.task else None
         tokens = admitted.built.tokens + ANSWER_MIN_TOKENS if admitted.built else 0
         gate = self._around.gate
-        demands = gate.for_request(task_class, state.model.partition(":")[0], tokens)
+        demands = gate.for_request(self._journal.key, state.model.partition(":")[0], tokens)
         async with gate.through(demands, patience_s=patience_s(state)) as full:
             if full is None:
                 await self._journal.append(*built, sent, barrier=True)

@@ -217,8 +217,7 @@ class ToolRunner:
         return None
 
     def _demands(self, call: Call) -> list[Demand]:
-        task = self._journal.state.task
-        return self._around.gate.for_call(task.submitted.task_class if task else None, call.name)
+        return self._around.gate.for_call(self._journal.key, call.name)
 
     async def _settle(self, index: int, item: Runnable | CutOff, settled: Settled) -> None:
         """Answer a call that does not run."""

@@ -191,9 +191,13 @@ WHERE e.id > ? AND (e.kind IN ('request/sent', 'tool/call', 'context/built', 'as
 -- The last row that is older than a time, looked for from the end.
 -- name: last_before
 SELECT id FROM events NOT INDEXED WHERE at < ? ORDER BY id DESC LIMIT 1
--- The class of the task that a session is for.
+-- The class of the task that a session is for, or an ancestor of it.
 -- name: class_of
-SELECT role FROM events WHERE session = ? AND kind = 'task/submitted'
+WITH RECURSIVE family(session) AS (
+  SELECT ?
+  UNION SELECT p.session FROM family f CROSS JOIN events c ON c.session = f.session AND c.seq = 1 CROSS JOIN session_keys p ON p.name = c.status
+)
+SELECT t.role FROM family f CROSS JOIN events t ON t.session = f.session AND t.kind = 'task/submitted'
 -- name: letters_since
 SELECT DISTINCT session FROM letters WHERE id > ? AND id <= ?
 -- name: has_letters
