@@ -26,6 +26,8 @@ from flightlog.core.usage import LONG_TAKEN_US, SETTLES_US, Demand, Usage
         lambda: Budget(calls_of={"look": 0}),
         lambda: Rate(0),
         lambda: Rate(1, per_s=0),
+        lambda: Rate(1, per_s=math.inf),
+        lambda: Rate(1, per_s=math.nan),
         lambda: Rate(1, per_s="a minute"),  # type: ignore[arg-type]
         lambda: Pool(tasks_at_once=0),
         lambda: Pool(tokens=5),  # type: ignore[arg-type]
@@ -102,3 +104,11 @@ def test_a_clock_that_is_put_back_keeps_nobody_waiting_longer_than_a_rate_looks_
     demand = Demand(name="n", rate=rate)
     assert 0 < usage.wait_us(demand, day_us) <= 60_000_000
     assert usage.wait_us(demand, day_us + 60_000_000) == 0
+
+
+def test_what_comes_in_from_long_ago_does_not_count() -> None:
+    usage, demand = Usage(), Demand(name="n", rate=Rate(3, per_s=60))
+    usage.add("n", 1_000_000_000, 2)
+    usage.add("n", 5, 100)
+    assert usage.wait_us(demand, 1_010_000_000) == 0
+    assert usage.used(demand, 1_010_000_000) == 2

@@ -122,6 +122,28 @@ async def test_a_restart_does_not_reset_a_rate(tmp_path: Path, autojump_clock: t
     assert times[2] >= 60
 
 
+async def test_a_session_that_is_brought_in_with_rows_of_old_resets_no_rate(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path, rate = tmp_path / "a.db", Rate(2, per_s=60)
+    quotas = Quotas(rates={"adapter:fake": rate})
+    async with kernel_of(path, quotas) as kernel:
+        async with kernel.session("old", model="fake:m") as s:
+            await s.followup("go")
+            await s.run()
+        await trio.sleep(600)
+        async with kernel.session("s", model="fake:m") as s:
+            for _ in range(2):
+                await s.followup("go")
+                await s.run()
+        await kernel.fork("old", 1, "fork")
+    async with kernel_of(path, quotas) as kernel, kernel.session("s", model="fake:m") as s:
+        await s.followup("go")
+        await s.run()
+    assert_rate(times_of(path, RequestSent, "old", "s"), rate)
+    assert times_of(path, RequestSent, "s")[-1] >= 660
+
+
 async def test_a_task_that_would_wait_too_long_pauses_and_goes_on_when_the_rate_is_free(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from typing import Final
 
 from attrs import define, field, frozen
@@ -28,14 +27,14 @@ class Demand:
 
 @define
 class Usage:
-    """What was used, by name, in the order of the log. What is taken but not counted yet stands beside it."""
+    """What was used, by name. What is taken but not counted yet stands beside it."""
 
-    _used: dict[str, deque[tuple[int, int]]] = field(factory=dict, init=False)
+    _used: dict[str, list[tuple[int, int]]] = field(factory=dict, init=False)
     _taken: dict[str, dict[int, tuple[int, int]]] = field(factory=dict, init=False)
 
     def add(self, name: str, at_us: int, amount: int) -> None:
         """So much was used at `at_us`."""
-        self._used.setdefault(name, deque()).append((at_us, amount))
+        self._used.setdefault(name, []).append((at_us, amount))
 
     def take(self, name: str, who: int, at_us: int, amount: int) -> None:
         """So much is taken by `who`, until that is settled."""
@@ -69,15 +68,14 @@ class Usage:
         used, taken = self._within(demand, now_us)
         return sum(amount for _, amount in (*used, *taken))
 
-    def _within(self, demand: Demand, now_us: int) -> tuple[deque[tuple[int, int]], list[tuple[int, int]]]:
+    def _within(self, demand: Demand, now_us: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """What was used and what was taken that still counts. A clock that was put back has it happen now."""
-        since_us, used = _since_us(demand, now_us), self._used.setdefault(demand.name, deque())
-        while used and used[0][0] <= since_us:
-            used.popleft()
-        taken = self._taken.setdefault(demand.name, {})
-        if any(at_us > now_us for at_us, _ in (*used, *taken.values())):
-            used = self._used[demand.name] = deque((min(at_us, now_us), amount) for at_us, amount in used)
-            taken |= {who: (min(at_us, now_us), amount) for who, (at_us, amount) in taken.items()}
+        since_us, used = _since_us(demand, now_us), self._used.get(demand.name, [])
+        if any(not since_us < at_us <= now_us for at_us, _ in used):  # in any order: logs are brought in from elsewhere
+            used = [(min(at_us, now_us), amount) for at_us, amount in used if at_us > since_us]
+            self._used[demand.name] = used
+        taken = self._taken.get(demand.name, {})
+        taken |= {who: (now_us, amount) for who, (at_us, amount) in taken.items() if at_us > now_us}
         return used, [each for each in taken.values() if each[0] > since_us]
 
 

@@ -133,8 +133,8 @@ class Gate:
         if self._seen is None:
             rates = [*self.quotas.rates.values(), *(r for p in self.quotas.pools.values() for r in (p.tokens, p.calls))]
             longest_us = int(max(rate.per_s for rate in rates if rate is not None) * 1_000_000)
-            before = self._store.read("last_before", self._clock.now_us() - longest_us)
-            self._seen = before[0][0] if before else 0
+            before = self._store.read("all_since", self._clock.now_us() - longest_us)[0][0]
+            self._seen = self._store.read("last_id")[0][0] if before is None else before
         for row in self._store.read("used_since", self._seen):
             self._seen = row[0]
             self._count(*row[1:])

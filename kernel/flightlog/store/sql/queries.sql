@@ -188,9 +188,11 @@ SELECT e.id, e.session, e.kind, e.at, CASE WHEN e.kind = 'request/sent' THEN h.n
 FROM events e NOT INDEXED LEFT JOIN events h ON e.kind = 'request/sent' AND h.session = e.session AND h.seq = e.ref_seq
 WHERE e.id > ? AND (e.kind IN ('request/sent', 'tool/call', 'context/built', 'assistant/message', 'request/failed', 'compaction/end')
   OR e.kind = 'compaction/start' AND e.status = 'summarise') ORDER BY e.id
--- The last row that is older than a time, looked for from the end.
--- name: last_before
-SELECT id FROM events NOT INDEXED WHERE at < ? ORDER BY id DESC LIMIT 1
+-- The id behind which all rows stand that were written since a time; none when there are none. Sessions come in with rows of old, so each is asked.
+-- name: all_since
+SELECT min(coalesce((SELECT e.id FROM events e WHERE e.session = k.session AND e.at < ?1 ORDER BY e.seq DESC LIMIT 1),
+  (SELECT e.id - 1 FROM events e WHERE e.session = k.session AND e.seq = 1)))
+FROM session_keys k WHERE (SELECT e.at FROM events e WHERE e.session = k.session ORDER BY e.seq DESC LIMIT 1) >= ?1
 -- The class of the task that a session is for, or an ancestor of it.
 -- name: class_of
 WITH RECURSIVE family(session) AS (
