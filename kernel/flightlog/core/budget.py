@@ -285,3 +285,9 @@ def allowance(account: Account | None) -> int | None:
     """What a child may use: half of what is left, so that any number of them have less than all of it."""
     left = account.left_of("tokens") if account else None
     return None if left is None else left // 2
+
+
+def no_child(account: Account | None, now_us: int) -> BudgetAlert | None:
+    """That the session pauses since it has nothing for one more child; None when it has."""
+    used_up = [card for card in ("subagents", "tokens") if account and account.left_of(card) == 0]
+    return paused(account, used_up[0], now_us) if account and used_up else None
