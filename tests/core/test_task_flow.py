@@ -259,6 +259,14 @@ def test_a_paused_task_goes_on_by_itself_once_its_time_has_come() -> None:
         assert next_of(after(RUNNING, TaskState(state="paused", cause="quota", resume_at_us=resume_at_us))) == action
 
 
+@pytest.mark.parametrize(("cause", "goes_on"), [("quota", True), ("context", True), ("person", False)])
+def test_a_grant_wakes_what_may_be_paused_for_want_of_it(cause: str, goes_on: bool) -> None:
+    paused = after(RUNNING, TaskState(state="paused", cause=cause))
+    assert next_of(paused) == Rest()
+    granted = next_of(after(paused, BudgetGranted(card="tokens", most=5)))
+    assert granted == (Write((TaskState(state="pending", cause="granted"),)) if goes_on else Rest())
+
+
 def test_a_grant_that_comes_as_the_turn_ends_for_want_of_it_is_not_lost() -> None:
     card = BudgetGranted(card="tokens", most=5)
     halt = BudgetAlert(card="tokens", used=5, most=5, level="exceeded", then="pauses")

@@ -35,6 +35,9 @@ from flightlog_hookspecs.events import (
 QUOTA: Final = "quota"
 """The cause of a turn and a task that are paused since a card is used up."""
 
+CONTEXT: Final = "context"
+"""The cause of a task that is paused since its context does not fit: maybe no card had room for a summary."""
+
 WARN_RATIO: Final = 0.8
 FIRST_MOVE: Final = 0.8
 LAST_MOVE: Final = 0.95

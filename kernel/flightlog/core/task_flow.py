@@ -6,7 +6,7 @@
 | any                | open   | a letter cancels it                       | Drive, which closes it                   |
 | any                | closed | its turn was cancelled                    | it is cancelled                          |
 | paused             |        | its time has come, its question was answered | it is pending                         |
-| paused for a card  |        | more was granted since                    | it is pending                            |
+| paused for a card, or its context |  | more was granted since      | it is pending                            |
 | paused for a timer |        | a message has come, or no timer is left   | it is pending                            |
 | paused for a timer |        | another timer is due first                | it is paused until then                  |
 | paused             |        | otherwise                                 | Rest                                     |
@@ -39,7 +39,7 @@ from typing import Final, Literal
 from attrs import evolve, frozen
 
 from flightlog.core import checkpoints, inbox
-from flightlog.core.budget import QUOTA
+from flightlog.core.budget import CONTEXT, QUOTA
 from flightlog.core.fold import after
 from flightlog.core.state import State
 from flightlog.core.stopping import halt_of
@@ -291,7 +291,8 @@ def _wakes_up(state: State, task: Task, now_us: int) -> str:
         return "due" if (_timer_us(state, task) or 0) <= now_us else ""
     if task.at.resume_at_us is not None and task.at.resume_at_us <= now_us:
         return "due"
-    if task.at.cause == QUOTA and state.account is not None and state.account.grants > state.account.grants_then:
+    for_want_of_a_card = task.at.cause in (QUOTA, CONTEXT)
+    if for_want_of_a_card and state.account is not None and state.account.grants > state.account.grants_then:
         return "granted"
     return "answered" if task.at.cause == QUESTION and task.answers > task.answers_then else ""
 

@@ -35,9 +35,6 @@ from flightlog_hookspecs.hooks import Failure, Retry
 OVERFLOW: Final = "context_overflow"
 """The code of a turn that ends since its next request is too long."""
 
-PAUSED: Final = "context"
-"""The cause of a task that is paused for that."""
-
 SQUEEZE_RATIO: Final = 1.5
 """A budget's wish for a shorter context is looked at again once it has grown so much: summaries cost tokens, too."""
 

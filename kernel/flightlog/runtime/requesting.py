@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from attrs import evolve
 
-from flightlog.core.budget import ANSWER_MIN_TOKENS, tightest
+from flightlog.core.budget import ANSWER_MIN_TOKENS, CONTEXT, tightest
 from flightlog.core.history import Prefix
 from flightlog.core.state import State
 from flightlog.runtime.briefing import Briefing
 from flightlog.runtime.budgeting import Admitted, Budgeting, OnceMore
 from flightlog.runtime.closing import close_turn
-from flightlog.runtime.compacting import OVERFLOW, PAUSED, Compacting
+from flightlog.runtime.compacting import OVERFLOW, Compacting
 from flightlog.runtime.gate import Full, alert_of, patience_s
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.metering import Meter
@@ -72,7 +72,7 @@ class Requests:
             case why if self._journal.state.task is None:
                 return TurnEnd(reason="error", code=OVERFLOW, message=why)
             case why:
-                return TurnEnd(reason="paused", cause=PAUSED, message=why)
+                return TurnEnd(reason="paused", cause=CONTEXT, message=why)
 
     async def _fit(self, adapter: Adapter, head: Head) -> str | Full:
         """Make the context short enough, and tell the model again what it was told where that is gone now."""
