@@ -152,6 +152,20 @@ async def test_what_was_put_off_keeps_a_task_from_being_completed(tmp_path: Path
     ]
 
 
+async def test_each_time_that_a_goal_comes_it_comes_with_the_parts_that_were_not_put_off(tmp_path: Path) -> None:
+    path, wall = tmp_path / "a.db", Wall()
+    said = [[*words("Looked."), Usage(input_tokens=850)] for _ in range(10)]
+    goals = ["sell it", SubGoal("paint it", core=True)]
+    async with opened(path, FakeModel(said), clock=wall.clock) as kernel:
+        await submitted(kernel, Budget(tokens=8_000), sub_goals=goals, degradation=["shrink"], every_s=60)
+        for _ in range(10):
+            await go_on(kernel)
+            wall.forward(60)
+    told = [event.text for event in events_of(path, UserMessage, "t") if event.text.startswith("look around")]
+    assert ["- paint it" in text for text in told] == [True] * 10
+    assert ["- sell it" in text for text in told] == [*[True] * 9, False]
+
+
 @pytest.mark.parametrize(
     "usage",
     [
