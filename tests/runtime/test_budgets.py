@@ -192,6 +192,7 @@ async def test_an_answer_without_an_end_is_cut_off_where_the_card_ends(tmp_path:
     assert rest.startswith("paused quota tokens:")
     (failed,) = events_of(path, RequestFailed, "t")
     assert failed.failure == "length"
+    assert moves(path)[-1] == "pause"
     assert 2500 < failed.charged < 4500
     assert_at_rest(path, endless, name="t")
 

@@ -195,6 +195,11 @@ def paused(account: Account, card: str, now_us: int, why: str = "") -> BudgetAle
     )
 
 
+def pausing(alert: BudgetAlert) -> tuple[BudgetDegraded | BudgetAlert, ...]:
+    """What is written as the session pauses: for want of tokens, that is the last move of the chain."""
+    return (BudgetDegraded(move="pause", reason=alert.message), alert) if alert.card == "tokens" else (alert,)
+
+
 def tightest(account: Account, charged: int, now_us: int) -> BudgetAlert:
     """That the session pauses since an answer that counts so much was longer than a card allows."""
     card = min(

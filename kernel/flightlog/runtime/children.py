@@ -23,7 +23,7 @@ from typing import Final
 
 import trio
 
-from flightlog.core.budget import allowance, no_child
+from flightlog.core.budget import allowance, no_child, pausing
 from flightlog.core.children import (
     GO_ON,
     charged,
@@ -219,12 +219,12 @@ class Children:
         """Log the task of a child, a new one unless it is named; returns it and the tools a new one may use."""
         tools = () if child else tools_for(subagent, self._house.registry)
 
-        def spawned(state: State) -> SubagentSpawned | BudgetAlert:
+        def given(state: State) -> Sequence[Event]:
             if why := objection(state, subagent, self._house.limits, invocation_id):
                 raise ToolError(f"{subagent.name!r} was not started: {why}")
             if (alert := no_child(state.account, self._journal.clock.now_us())) is not None:
-                return alert
-            return SubagentSpawned(
+                return pausing(alert)
+            spawned = SubagentSpawned(
                 child=child or child_name(self._journal.session, subagent.name, invocation_id),
                 subagent=subagent.name,
                 depth=state.depth + 1,
@@ -235,11 +235,11 @@ class Children:
                 until_us=self._until_us(subagent) if background else 0,
                 tokens=allowance(state.account),
             )
+            return (spawned,)
 
         if not text.strip():
             raise ToolError(f"{subagent.name!r} was not started: its task is empty.")
-        (record,) = await self._journal.append(spawned, barrier=True)
-        match record.event:
+        match (await self._journal.append(given, barrier=True))[-1].event:
             case BudgetAlert() as alert:  # the session pauses at the end of its step
                 raise ToolError(f"{subagent.name!r} was not started: {alert.message}.")
             case SubagentSpawned() as task:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from attrs import evolve
 
-from flightlog.core.budget import ANSWER_MIN_TOKENS, CONTEXT, tightest
+from flightlog.core.budget import ANSWER_MIN_TOKENS, CONTEXT, pausing, tightest
 from flightlog.core.history import Prefix
 from flightlog.core.state import State
 from flightlog.runtime.briefing import Briefing
@@ -140,7 +140,7 @@ class Requests:
         failed = RequestFailed(
             attempt=attempt, failure=error.kind, message=error.message, retryable=False, charged=charged
         )
-        return [failed, tightest(account, charged, self._journal.clock.now_us())]
+        return [failed, *pausing(tightest(account, charged, self._journal.clock.now_us()))]
 
     async def _failure(self, attempt: int, model: str, error: ProviderError, meter: Meter) -> list[Event]:
         """That the attempt failed, and what is done about it: nothing, unless a hook has an opinion."""
