@@ -25,6 +25,7 @@ from flightlog_hookspecs.events import (
     RequestFailed,
     RequestSent,
     SessionOpened,
+    SessionRepaired,
     StepEnd,
     StepStart,
     SubagentSettled,
@@ -120,7 +121,8 @@ def test_time_counts_while_a_task_runs_and_its_worker_lives() -> None:
         (0, TaskState(state="running")),
         (10, StepStart()),
         (5, StepEnd()),
-        (1000, OPENED),  # nobody was there
+        (800, SessionRepaired(repair="r", rule="r", detail="d")),  # nobody was there
+        (1000, OPENED),
         (2, TaskState(state="paused")),
         (500, TaskState(state="pending")),
         (7, TaskState(state="running")),
@@ -145,6 +147,14 @@ def test_no_day_has_more_work_than_seconds(moments: list[tuple[int, str]]) -> No
         event = {"opened": OPENED, "call": CALL}.get(what) or TaskState(state=what)  # type: ignore[arg-type]
         account = accounts.counted(accounts.at(account, event, at_us), event)
         assert 0 <= account.active_us <= DAY_US
+
+
+def test_what_was_worked_yesterday_does_not_end_the_work_of_today() -> None:
+    midnight_us = (NOON_US // DAY_US + 1) * DAY_US
+    account = accounts.at(account_of(TaskState(state="running"), active_s=3600), CALL, midnight_us - 60_000_000)
+    account = evolve(account, active_us=3_590_000_000)
+    assert budget.time_left_us(account, midnight_us - 55_000_000) == ("active_s", 5_000_000)
+    assert budget.time_left_us(account, midnight_us + 7_000_000) == ("active_s", 3_593_000_000)
 
 
 # Before a request
@@ -181,6 +191,12 @@ def test_a_day_that_is_used_up_goes_on_at_midnight() -> None:
     alert = asked(account, 5)
     assert isinstance(alert, BudgetAlert)
     assert alert.resume_at_us == (NOON_US // DAY_US + 1) * DAY_US
+
+
+def test_what_fits_into_no_step_at_all_is_not_tried_again_each_minute() -> None:
+    account = account_of(StepStart(), BUILT, SENT, SAID, step_tokens=200)
+    assert asked(account, 200 - budget.ANSWER_MIN_TOKENS).resume_at_us == NOON_US + budget.STEP_FREEZE_US
+    assert asked(account, 201 - budget.ANSWER_MIN_TOKENS).resume_at_us is None
 
 
 def evolve_account(account: Account, **changes: Any) -> Account:
@@ -235,6 +251,19 @@ def test_a_grant_takes_back_what_was_done() -> None:
     assert (again.moves, again.smaller, again.put_off, again.halt, again.warned) == ((), "", (), None, frozenset())
 
 
+def test_why_a_task_pauses_is_kept_until_it_begins_again() -> None:
+    halt = BudgetAlert(card="calls", used=1, most=1, level="exceeded", then="pauses")
+    running, recovering = TaskState(state="running"), TaskState(state="recovering")
+    assert account_of(running, halt, TaskState(state="paused"), TaskState(state="pending")).halt == halt
+    assert account_of(running, halt, TaskState(state="paused"), TaskState(state="pending"), running).halt is None
+    assert account_of(running, OPENED, recovering, halt, StepEnd(), running).halt == halt, "its step has ended in it"
+
+
+def test_whatever_is_granted_it_is_looked_again_at_what_a_session_pauses_for() -> None:
+    halt = BudgetAlert(card="rate:adapter:a", used=1, most=1, level="exceeded", then="pauses")
+    assert account_of(halt, BudgetGranted(card="tokens", most=9)).halt is None
+
+
 # Other rules
 
 
@@ -265,11 +294,12 @@ def test_one_is_warned_once_at_four_fifths_and_again_after_a_grant() -> None:
         ({"requests": 1}, False),
         ({"requests": 2}, True),
         ({"requests__a": 1}, False),
+        ({"requests__a": 2}, True),
         ({"requests__b": 1}, True),
     ],
 )
 def test_a_summary_is_asked_for_only_where_enough_is_left_after_it(cards: dict[str, int], may: bool) -> None:
-    assert budget.may_summarise(account_of(**cards), 1000, "a:m") is may
+    assert (budget.short_for_summary(account_of(**cards), 1000, "a:m") == "") is may
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from flightlog_hookspecs.content import ToolCallBlock, text_blocks
 from flightlog_hookspecs.events import (
     AssistantMessage,
     CheckpointWritten,
+    CompactionEnd,
     Event,
     Head,
     Record,
@@ -46,7 +47,7 @@ BASIS = Basis(goal="look", parameters='{"a":1,"b":2}', system="be kind", tools=(
 def counters(records: Sequence[Record]) -> tuple[int, int, int, int]:
     """Steps, calls, tokens and recoveries, counted by hand."""
     events = [record.event for record in records]
-    answers = [event for event in events if isinstance(event, AssistantMessage)]
+    answers = [event for event in events if isinstance(event, (AssistantMessage, CompactionEnd))]
     return (
         sum(isinstance(event, StepEnd) for event in events),
         sum(isinstance(event, ToolCall) for event in events),

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flightlog import Budget, Pool, Quotas, Rate
-from flightlog.core.usage import Demand, Usage
+from flightlog.core.usage import LONG_TAKEN_US, SETTLES_US, Demand, Usage
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,8 @@ from flightlog.core.usage import Demand, Usage
         lambda: Budget(calls_of={"look": 0}),
         lambda: Rate(0),
         lambda: Rate(1, per_s=0),
+        lambda: Rate(1, per_s=math.inf),
+        lambda: Rate(1, per_s=math.nan),
         lambda: Rate(1, per_s="a minute"),  # type: ignore[arg-type]
         lambda: Pool(tasks_at_once=0),
         lambda: Pool(tokens=5),  # type: ignore[arg-type]
@@ -74,9 +77,38 @@ def test_no_window_ever_has_more_than_its_rate(wishes: list[tuple[int, int]], mo
 
 def test_what_is_taken_counts_until_it_is_settled() -> None:
     usage, demand = Usage(), Demand(name="n", rate=Rate(10), amount=4)
-    usage.take("n", 1, 7)
-    assert usage.wait_us(demand, 0) == math.inf, "nobody knows when it is settled"
+    usage.take("n", 1, 0, 7)
+    assert usage.wait_us(demand, 0) == SETTLES_US, "nobody knows when it is settled, but it is looked again"
+    assert usage.wait_us(evolve(demand, amount=11), 0) == math.inf
     assert usage.used(demand, 0) == 7
     usage.settle("n", 1)
     usage.add("n", 0, 3)
     assert usage.wait_us(demand, 0) == 0
+
+
+def test_what_was_taken_long_ago_is_waited_for_no_longer_than_its_rate_looks_back() -> None:
+    usage, demand = Usage(), Demand(name="n", rate=Rate(10, per_s=600), amount=4)
+    usage.take("n", 1, 0, 7)  # by one that has died since
+    assert usage.wait_us(demand, 100_000_000) == LONG_TAKEN_US
+    assert usage.wait_us(demand, 590_000_000) == 10_000_000
+    assert usage.wait_us(demand, 600_000_000) == 0
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_clock_that_is_put_back_keeps_nobody_waiting_longer_than_a_rate_looks_back(taken: bool) -> None:
+    usage, rate, day_us = Usage(), Rate(10, per_s=60), 86_400_000_000
+    if taken:
+        usage.take("n", 1, 2 * day_us, 10)
+    else:
+        usage.add("n", 2 * day_us, 10)
+    demand = Demand(name="n", rate=rate)
+    assert 0 < usage.wait_us(demand, day_us) <= 60_000_000
+    assert usage.wait_us(demand, day_us + 60_000_000) == 0
+
+
+def test_what_comes_in_from_long_ago_does_not_count() -> None:
+    usage, demand = Usage(), Demand(name="n", rate=Rate(3, per_s=60))
+    usage.add("n", 1_000_000_000, 2)
+    usage.add("n", 5, 100)
+    assert usage.wait_us(demand, 1_010_000_000) == 0
+    assert usage.used(demand, 1_010_000_000) == 2

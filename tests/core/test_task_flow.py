@@ -34,6 +34,8 @@ from flightlog_hookspecs.events import (
     ApprovalAsked,
     ApprovalDecided,
     AssistantMessage,
+    BudgetAlert,
+    BudgetGranted,
     CheckpointWritten,
     Event,
     GoalChecked,
@@ -257,6 +259,26 @@ def test_a_paused_task_goes_on_by_itself_once_its_time_has_come() -> None:
         assert next_of(after(RUNNING, TaskState(state="paused", cause="quota", resume_at_us=resume_at_us))) == action
 
 
+@pytest.mark.parametrize(("cause", "goes_on"), [("quota", True), ("context", True), ("person", False)])
+def test_a_grant_wakes_what_may_be_paused_for_want_of_it(cause: str, goes_on: bool) -> None:
+    paused = after(RUNNING, TaskState(state="paused", cause=cause))
+    assert next_of(paused) == Rest()
+    granted = next_of(after(paused, BudgetGranted(card="tokens", most=5)))
+    assert granted == (Write((TaskState(state="pending", cause="granted"),)) if goes_on else Rest())
+
+
+def test_a_grant_that_comes_as_the_turn_ends_for_want_of_it_is_not_lost() -> None:
+    card = BudgetGranted(card="tokens", most=5)
+    halt = BudgetAlert(card="tokens", used=5, most=5, level="exceeded", then="pauses")
+    state = after(IN_TURN, halt)
+    assert moves(next_of(ended("paused", state, cause="quota"), "drive")) == ["paused quota"]
+    before = ended("paused", after(state, card), cause="quota")
+    for late in (before, after(ended("paused", state, cause="quota"), card)):
+        (splice,) = written(next_of(late, "drive"))
+        assert isinstance(splice, InboxSplice)
+        assert next_of(after(late, splice), "write") == Drive()
+
+
 def test_a_worker_that_leaves_hands_over_what_it_drove_and_begins_nothing() -> None:
     assert written(next_of(IN_TURN, "drive", leaving=True)) == (HAND_OVER,)
     assert next_of(claimed(), leaving=True) == Rest()
@@ -297,6 +319,9 @@ def test_a_task_is_not_completed_while_its_children_go_on_beside_it() -> None:
     state = ended("completed", after(ANSWERED, call, spawned))
     assert next_of(state, "drive") == Await()
     assert written(next_of(state, "drive", leaving=True)) == (HAND_OVER,)
+    halt = BudgetAlert(card="active_s", used=9, most=9, level="exceeded", then="pauses", resume_at_us=NOW_US + 5)
+    (paused,) = written(next_of(after(state, halt), "write"))
+    assert paused == TaskState(state="paused", cause="quota", resume_at_us=NOW_US + 5), "time passes for it, too"
 
 
 @given(

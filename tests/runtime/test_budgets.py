@@ -22,6 +22,7 @@ from flightlog.events import (
     LetterTaken,
     RequestFailed,
     RequestHeader,
+    RequestSent,
     TaskState,
     ToolCall,
     ToolResult,
@@ -31,9 +32,11 @@ from flightlog.testing import Bundle, Cue, FakeModel, calls, words
 from flightlog.testing.faults.oracles import within_budget
 from flightlog_hookspecs import Compactor, Hook, Retry, Tool, ToolContext, tool
 from flightlog_hookspecs.stream import Usage
+from support import long_work
 from support.conversation import assert_at_rest
 from support.cutting import cut_log
 from support.kernels import SOON, events_of, opened, records_of, verified
+from support.long_work import SUMMARISES, LongWork
 from support.memory_folder import subfolder
 from support.wall import Wall
 
@@ -131,6 +134,20 @@ async def test_what_was_put_off_keeps_a_task_from_being_completed(tmp_path: Path
     ]
 
 
+async def test_each_time_that_a_goal_comes_it_comes_with_the_parts_that_were_not_put_off(tmp_path: Path) -> None:
+    path, wall = tmp_path / "a.db", Wall()
+    said = [[*words("Looked."), Usage(input_tokens=850)] for _ in range(10)]
+    goals = ["sell it", SubGoal("paint it", core=True)]
+    async with opened(path, FakeModel(said), clock=wall.clock) as kernel:
+        await submitted(kernel, Budget(tokens=8_000), sub_goals=goals, degradation=["shrink"], every_s=60)
+        for _ in range(10):
+            await go_on(kernel)
+            wall.forward(60)
+    told = [event.text for event in events_of(path, UserMessage, "t") if event.text.startswith("look around")]
+    assert ["- paint it" in text for text in told] == [True] * 10
+    assert ["- sell it" in text for text in told] == [*[True] * 9, False]
+
+
 @pytest.mark.parametrize(
     "usage",
     [
@@ -157,6 +174,7 @@ async def test_an_answer_without_an_end_is_cut_off_where_the_card_ends(tmp_path:
     assert rest.startswith("paused quota tokens:")
     (failed,) = events_of(path, RequestFailed, "t")
     assert failed.failure == "length"
+    assert moves(path)[-1] == "pause"
     assert 2500 < failed.charged < 4500
     assert_at_rest(path, endless, name="t")
 
@@ -181,6 +199,33 @@ async def test_no_summary_is_asked_for_that_the_card_has_no_room_for(tmp_path: P
         await submitted(kernel, Budget(tokens=20_000, summary_tokens=1), degradation=["compress"])
         await go_on(kernel)
     assert not [e for e in events_of(path, CompactionEnd, "t") if e.asked]
+
+
+@pytest.mark.parametrize("most", range(3, 9))
+@pytest.mark.parametrize("card", ["requests", "requests_of"])
+async def test_requests_for_summaries_count_and_each_try_does(tmp_path: Path, card: str, most: int) -> None:
+    path = tmp_path / "a.db"
+    model = LongWork(steps=30, window_tokens=700, summary=lambda _: [ConnectionError("cut")])
+    stubborn = Hook(point="on_request_error", body=lambda failed: Retry(after_s=0), name="stubborn")
+    bundle = Bundle(compactors=[SUMMARISES], hooks=[stubborn])
+    budget = Budget(requests=most) if card == "requests" else Budget(requests_of={"fake": most})
+    async with opened(path, model, long_work.looking(600), plugins=[bundle]) as kernel:
+        await submitted(kernel, budget, max_steps=99)
+        await go_on(kernel)
+    assert len(model.requests) <= most
+
+
+async def test_where_only_the_budget_has_no_room_for_a_summary_the_task_pauses_with_what_it_has_just_read(
+    tmp_path: Path,
+) -> None:
+    """Else it would read the same again, and end without progress."""
+    path, model = tmp_path / "a.db", FakeModel(looking(9))
+    summarises = Bundle(compactors=[Compactor(name="summarises", keep_steps=1, instruction="In short.")])
+    async with opened(path, model, look, plugins=[summarises]) as kernel:
+        await submitted(kernel, Budget(tokens=1_200), max_input_tokens=420, degradation=())
+        assert (await go_on(kernel)).startswith("paused quota tokens: ")
+        assert f"Page {len(events_of(path, ToolCall, 't')) - 1}:" in kernel.read("t").messages()[-1].text
+    assert_within(path)
 
 
 # Requests and retries
@@ -224,6 +269,17 @@ async def test_a_core_call_too_many_pauses_the_task_with_its_siblings_answered(t
         assert await go_on(kernel) == "completed"
     assert_within(path)
     assert_at_rest(path, model, name="t")
+
+
+async def test_a_core_call_too_many_pauses_a_task_that_was_taken_up_from_a_dead_worker_too(tmp_path: Path) -> None:
+    path, cut = tmp_path / "a.db", tmp_path / "cut.db"
+    model = FakeModel([calls(("look", {"at": 1}), ("look", {"at": 2})), words("All seen.")])
+    async with opened(path, model, look) as kernel:
+        await submitted(kernel, Budget(calls=1))
+        await go_on(kernel)
+    cut_log(path, cut, next(r.seq for r in records_of(path, "t") if isinstance(r.event, RequestSent)), "t")
+    async with opened(cut, model, look) as kernel:
+        assert await go_on(kernel) == "paused quota calls: all 1 are used"
 
 
 async def test_a_call_that_the_task_can_do_without_is_left_out_and_the_model_is_told(tmp_path: Path) -> None:
@@ -308,6 +364,24 @@ async def test_a_body_that_takes_all_the_time_of_its_step_is_cut_off(tmp_path: P
     assert result.outcome == "aborted"
 
 
+async def test_a_step_that_pauses_in_the_end_has_no_more_time_than_another_one(tmp_path: Path) -> None:
+    path, wall = tmp_path / "a.db", Wall()
+
+    @tool(mode="parallel", effect="read", timeout_s=9e9)
+    async def hang(at: int) -> str:
+        """Hang."""
+        wall.forward(2)
+        await trio.sleep_forever()
+        return ""
+
+    model = FakeModel([calls(("hang", {"at": 1}), ("hang", {"at": 2}))])
+    with trio.fail_after(30):
+        async with opened(path, model, hang, clock=wall.clock) as kernel:
+            await submitted(kernel, Budget(step_s=1, calls=1))
+            assert (await go_on(kernel)).startswith("paused quota")
+    assert sorted(result.outcome for result in events_of(path, ToolResult, "t")) == ["aborted", "denied"]
+
+
 # Grants
 
 
@@ -383,6 +457,21 @@ async def test_after_a_step_of_high_risk_the_tasks_own_model_serves(tmp_path: Pa
         await go_on(kernel)
     models = [event.head.model for event in events_of(path, RequestHeader, "t")]
     assert models == ["m", "small", "m", "small"]
+
+
+@pytest.mark.parametrize("chosen", [False, True], ids=["before", "once it served"])
+async def test_a_worker_without_the_smaller_model_goes_on_with_the_task_s_own(tmp_path: Path, chosen: bool) -> None:
+    path, usage = tmp_path / "a.db", Usage(input_tokens=1000)
+    small, budget = FakeModel(looking(40, usage=usage), "small"), Budget(tokens=20_000, calls=18 if chosen else 5)
+    async with opened(path, [FakeModel(looking(40, usage=usage)), small], look) as kernel:
+        await submitted(kernel, budget, smaller_model="small:m", degradation=["smaller_model"], max_steps=99)
+        assert (await go_on(kernel)).startswith("paused quota calls")
+        assert bool(small.requests) is chosen
+    async with opened(path, FakeModel(looking(40, usage=usage)), look) as kernel:
+        await kernel.tasks.grant("t", Budget(calls=99))
+        assert (await go_on(kernel)).startswith("paused quota tokens")
+    assert moves(path) == (["smaller_model", "pause"] if chosen else ["pause"])
+    assert_within(path)
 
 
 # Crashes

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import trio.testing
 from attrs import evolve
 
 import flightlog
-from flightlog import Kernel, Pool, Quotas, Rate
+from flightlog import Budget, Kernel, Pool, Quotas, Rate
 from flightlog.errors import UsageError
 from flightlog.events import (
     BudgetAlert,
@@ -25,9 +26,12 @@ from flightlog.events import (
 )
 from flightlog.runtime.clock import Clock
 from flightlog.testing import Bundle, FakeModel, calls, fixed_clock, words
-from flightlog_hookspecs import Tool, tool
+from flightlog_hookspecs import Subagent, Tool, tool
 from flightlog_hookspecs.events import TaskClass
+from flightlog_hookspecs.stream import Usage
+from support.cutting import cut_log
 from support.kernels import events_of, new_id, records_of
+from support.long_work import SUMMARISES, LongWork, looking
 
 CHARGED = "SELECT sum(charged) FROM events JOIN session_keys k USING(session) WHERE k.name < 'n'"
 START_US = 1_700_000_000_000_000
@@ -46,9 +50,11 @@ def clock() -> Clock:
 
 
 @asynccontextmanager
-async def kernel_of(path: Path, quotas: Quotas, *tools: Tool, model: Any = None) -> AsyncIterator[Kernel]:
-    bundle = Bundle(adapters=[model or FakeModel([])], tools=tools or (look,))
-    async with flightlog.open_kernel(path, discover=False, plugins=[bundle], clock=clock(), quotas=quotas) as kernel:
+async def kernel_of(
+    path: Path, quotas: Quotas, *tools: Tool, model: Any = None, more: Sequence[Bundle] = ()
+) -> AsyncIterator[Kernel]:
+    plugins = [Bundle(adapters=[model or FakeModel([])], tools=tools or (look,)), *more]
+    async with flightlog.open_kernel(path, discover=False, plugins=plugins, clock=clock(), quotas=quotas) as kernel:
         yield kernel
 
 
@@ -116,6 +122,28 @@ async def test_a_restart_does_not_reset_a_rate(tmp_path: Path, autojump_clock: t
     assert times[2] >= 60
 
 
+async def test_a_session_that_is_brought_in_with_rows_of_old_resets_no_rate(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path, rate = tmp_path / "a.db", Rate(2, per_s=60)
+    quotas = Quotas(rates={"adapter:fake": rate})
+    async with kernel_of(path, quotas) as kernel:
+        async with kernel.session("old", model="fake:m") as s:
+            await s.followup("go")
+            await s.run()
+        await trio.sleep(600)
+        async with kernel.session("s", model="fake:m") as s:
+            for _ in range(2):
+                await s.followup("go")
+                await s.run()
+        await kernel.fork("old", 1, "fork")
+    async with kernel_of(path, quotas) as kernel, kernel.session("s", model="fake:m") as s:
+        await s.followup("go")
+        await s.run()
+    assert_rate(times_of(path, RequestSent, "old", "s"), rate)
+    assert times_of(path, RequestSent, "s")[-1] >= 660
+
+
 async def test_a_task_that_would_wait_too_long_pauses_and_goes_on_when_the_rate_is_free(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -133,6 +161,46 @@ async def test_a_task_that_would_wait_too_long_pauses_and_goes_on_when_the_rate_
         assert (await kernel.tasks.show("a")).state == "completed"
     (alert,) = [e for e in events_of(path, BudgetAlert, "a") if e.level == "exceeded"]
     assert (alert.card, alert.used, alert.most, alert.then) == ("rate:adapter:fake", 1, 1, "pauses")
+
+
+async def test_tasks_that_wait_for_a_rate_again_and_again_have_all_their_steps_left(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path, names = tmp_path / "a.db", "abcde"
+    async with kernel_of(path, Quotas(rates={"adapter:fake": Rate(1, per_s=60)})) as kernel:
+        for name in names:
+            await submitted(kernel, name, max_steps=1)
+        for _ in names:
+            await kernel.work(until_idle=True)
+            await trio.sleep(60)
+        assert [(await kernel.tasks.show(name)).state for name in names] == ["completed"] * 5
+    assert_rate(times_of(path, RequestSent, *names), Rate(1, per_s=60))
+
+
+async def test_a_summary_that_has_to_wait_for_a_rate_is_asked_for_when_that_is_free(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path, rate, model = tmp_path / "a.db", Rate(1, per_s=60), LongWork(steps=9, window_tokens=700)
+    summarises = Bundle(compactors=[SUMMARISES])
+    async with (
+        kernel_of(path, Quotas(rates={"adapter:fake": rate}), looking(600), model=model, more=[summarises]) as kernel,
+        kernel.session("s", model="fake:m") as session,
+    ):
+        await submitted(kernel, "a", max_steps=99)
+        while not (await kernel.tasks.show("a")).ended:
+            await kernel.work(until_idle=True)
+            shown = await kernel.tasks.show("a")
+            assert (shown.state, shown.cause) in (("completed", ""), ("paused", "quota"))
+            await trio.sleep(60)
+        assert (await kernel.tasks.show("a")).state == "completed"
+        asked = model.asked
+        assert asked
+        await session.followup("go")
+        turn = await session.run()
+        assert turn is not None
+        assert turn.reason == "completed", "who has no budget waits"
+        assert model.asked > asked
+    assert_rate(times_of(path, RequestSent, "a", "s"), rate)
 
 
 async def test_a_call_that_the_task_can_do_without_does_not_wait(
@@ -175,6 +243,42 @@ async def test_the_tokens_of_a_pool_are_shared_and_come_back(
             await kernel.work(until_idle=True)
             await trio.sleep(86_000)
         assert {(await kernel.tasks.show(name)).state for name in "abcde"} == {"completed"}
+
+
+async def test_who_finds_a_pool_taken_by_a_request_under_way_goes_on_once_that_has_counted(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path = tmp_path / "a.db"
+    model = FakeModel([[partial(trio.sleep, 20), *words("Seen."), Usage(input_tokens=1)]])
+    async with kernel_of(path, Quotas(pools={"normal": Pool(tokens=Rate(500, per_s=86_400))}), model=model) as kernel:
+        for name in "ab":
+            await submitted(kernel, name, parameters={"where": "around the harbour " * 70})
+        await kernel.work(until_idle=True)
+        assert {(await kernel.tasks.show(name)).state for name in "ab"} == {"completed"}
+    assert len(set(times_of(path, RequestSent, "a", "b"))) == 2, "the second one has waited"
+
+
+@pytest.mark.parametrize("budget", [Budget(), Budget(tokens=10**6)], ids=["no budget", "a budget"])
+async def test_children_share_the_pool_of_the_task_that_they_work_for(
+    tmp_path: Path, budget: Budget, autojump_clock: trio.testing.MockClock
+) -> None:
+    path = tmp_path / "a.db"
+    leaf = Subagent(name="leaf", description="Looks.", prompt="You look.", model="leaf:m", tools=())
+    scout = Subagent(name="scout", description="Looks.", prompt="You look.", model="scout:m", tools=("leaf",))
+    model = FakeModel([calls(("scout", {"task": "look"})), words("Good.")])
+    scouts = FakeModel([calls(("leaf", {"task": "look"})), words("Sky.")], "scout")
+    leaves = FakeModel([[*words("Blue."), Usage(input_tokens=1)]], "leaf")
+    family = Bundle(subagents=[leaf, scout], adapters=[scouts, leaves])
+    async with kernel_of(
+        path, Quotas(pools={"batch": Pool(calls=Rate(5), tokens=Rate(10**6))}), model=model, more=[family]
+    ) as kernel:
+        await submitted(kernel, "a", "batch", budget=budget)
+        await kernel.work(until_idle=True)
+        names = [name for (name,) in (await kernel.query("SELECT session FROM sessions")).rows]
+        assert len(names) == 3
+        charged = (await kernel.query("SELECT min(charged) FROM events WHERE kind = 'assistant/message'")).rows[0]
+        assert charged[0] > 1, "a provider that counts too little is not believed there, either"
+    assert_rate(sorted([*times_of(path, RequestSent, *names), *times_of(path, ToolCall, *names)]), Rate(5))
 
 
 async def test_what_never_fits_into_a_pool_waits_for_a_person(
@@ -228,6 +332,52 @@ async def test_so_many_tasks_of_a_file_at_once_in_all_kernels(
         assert len(running) <= 1, "batch tasks one after the other"
     opened = sum(len(events_of(path, SessionOpened, f"n{number}")) for number in range(6))
     assert opened <= 12, "who has no room is not opened again and again"
+
+
+async def test_a_task_of_a_dead_worker_that_nobody_can_take_up_keeps_no_other_one_waiting(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path, cut, quotas = tmp_path / "a.db", tmp_path / "cut.db", Quotas(tasks_at_once=1)
+    async with kernel_of(path, quotas, model=FakeModel([words("Seen.")], "gone")) as kernel:
+        await kernel.tasks.submit("look around", model="gone:m", id="a")
+        await kernel.work(until_idle=True)
+    cut_log(path, cut, next(r.seq for r in records_of(path, "a") if isinstance(r.event, RequestSent)), "a")
+    async with kernel_of(cut, quotas) as kernel:
+        await submitted(kernel, "b")
+        await kernel.work(until_idle=True)
+        assert [(await kernel.tasks.show(name)).state for name in "ab"] == ["running", "completed"]
+
+
+async def test_tasks_of_dead_workers_are_gone_on_with_no_more_at_once_than_others(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path, cut, at_once, most = tmp_path / "a.db", tmp_path / "cut.db", 0, 0
+
+    @tool(effect="read")
+    async def wait() -> str:
+        """Wait."""
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await trio.sleep(5)
+        at_once -= 1
+        return "waited"
+
+    model = FakeModel([calls(("wait", {})), words("Done.")])
+    async with kernel_of(path, Quotas(), wait, model=model) as kernel:
+        for name in "abc":
+            await submitted(kernel, name)
+        await kernel.work(until_idle=True)
+    for name in "abc":
+        rows = next(r.seq for r in records_of(path, name) if isinstance(r.event, RequestSent))
+        cut_log(path, cut, rows, name)
+    most = 0
+    async with kernel_of(cut, Quotas(tasks_at_once=1), wait, model=model) as kernel, trio.open_nursery() as nursery:
+        nursery.start_soon(kernel.work)
+        for name in "abc":
+            assert (await kernel.tasks.wait(name)).state == "completed"
+        kernel.leave_work()
+    assert most == 1
 
 
 async def test_quotas_are_looked_at_before_anything_is_opened(tmp_path: Path) -> None:

@@ -74,6 +74,18 @@ async def test_so_many_children_and_no_more(tmp_path: Path) -> None:
     assert sorted(result.outcome for result in events_of(path, ToolResult)) == ["error", "ok", "ok"]
 
 
+async def test_of_many_that_are_sent_at_once_no_more_go_than_may(tmp_path: Path) -> None:
+    path, parent = tmp_path / "a.db", FakeModel([scouts(6), words("Good.")])
+    async with (
+        opened(path, [parent, child_model()], look, plugins=[Bundle(subagents=[SCOUT])]) as kernel,
+        kernel.session("other", model="fake:m"),  # so that appends wait for each other
+    ):
+        await kernel.tasks.submit("look around", model="fake:m", id="s", budget=Budget(subagents=2))
+        await kernel.work(until_idle=True)
+        assert (await kernel.tasks.show("s")).cause == "quota"
+    assert len(events_of(path, SubagentSpawned)) == 2
+
+
 async def test_without_a_budget_there_is_a_bound_all_the_same(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     parent, child = FakeModel([scouts(9, step=step) for step in range(20)]), child_model()

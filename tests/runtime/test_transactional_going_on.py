@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from flightlog import Quotas, Rate
 from flightlog.store import foreign
 from flightlog.testing import Bundle, FakeModel, calls, words
 from flightlog_hookspecs import FinishedCall, Hook, Replace, Tool, ToolContext, ToolOutput
@@ -135,6 +136,14 @@ async def test_a_call_whose_precheck_objects_is_given_up(shop: Path, tmp_path: P
     found = await go_on(log, shop_tool(shop, precheck=lambda item="apple": f"no {item} today"))
     assert [each.outcome for each in found] == ["denied", "denied"]
     assert [result for _, result in done_rows(shop)] == [None, None]
+
+
+async def test_a_call_that_a_full_rate_keeps_from_starting_again_is_given_up(shop: Path, tmp_path: Path) -> None:
+    log, quotas = await cut_off(tmp_path, shop, "pear"), Quotas(rates={"tool:take": Rate(2)})
+    _, full = await go_on(log, shop_tool(shop), quotas=quotas)
+    assert full.outcome == "denied"
+    assert full.text.startswith("Not run: rate:tool:take: 2 of 2 are used.")
+    assert [result is None for _, result in done_rows(shop)] == [False, True], "its first start can do no more"
 
 
 async def test_a_body_that_fails_the_second_time_is_given_up(shop: Path, tmp_path: Path) -> None:

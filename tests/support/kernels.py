@@ -12,7 +12,8 @@ import trio
 from attrs import define, evolve, field
 
 import flightlog
-from flightlog import Kernel, Limits, Session
+from flightlog import Kernel, Limits, Quotas, Session
+from flightlog.core.quotas import NO_QUOTAS
 from flightlog.runtime.clock import Boundary, Clock, no_boundary
 from flightlog.runtime.recovery import OnCrash
 from flightlog.store.connection import Database, Row, Value
@@ -50,6 +51,7 @@ async def opened(
     clock: Clock | None = None,
     on_boundary: Boundary = no_boundary,
     workspace: Path | None = None,
+    quotas: Quotas = NO_QUOTAS,
 ) -> AsyncIterator[Kernel]:
     """A kernel with `model` (or several), `tools` and `plugins`, and nothing discovered: so nothing is retried."""
     models = model if isinstance(model, (list, tuple)) else [model]
@@ -61,6 +63,7 @@ async def opened(
         clock=clock or evolve(fixed_clock(), new_id=new_id),
         on_boundary=on_boundary,
         workspace=workspace,
+        quotas=quotas,
     ) as kernel:
         yield kernel
 

@@ -25,6 +25,7 @@ from flightlog_hookspecs.events import (
     RequestFailed,
     RequestSent,
     SessionOpened,
+    SessionRepaired,
     StepEnd,
     StepStart,
     SubagentSettled,
@@ -105,8 +106,13 @@ def at(account: Account, event: Event, at_us: int) -> Account:
     """`account` as of a row of this time: what was worked since the row before counts, unless nobody was there."""
     if not at_us:
         return account
+    return passed(account, at_us, works=account.counts_time and not isinstance(event, (SessionOpened, SessionRepaired)))
+
+
+def passed(account: Account, at_us: int, *, works: bool) -> Account:
+    """`account` at this time, when somebody `works` since its last row, or nobody does."""
     day = at_us // DAY_US
-    gone = max(0, at_us - account.at_us) if account.counts_time and not isinstance(event, SessionOpened) else 0
+    gone = max(0, at_us - account.at_us) if works else 0
     today_us = account.active_us if day == account.day else 0
     return changed(
         account, at_us=at_us, day=day, active_us=today_us + min(gone, at_us % DAY_US), step_us=account.step_us + gone
@@ -158,7 +164,8 @@ def counted(account: Account, event: Event) -> Account:
             )
         case TaskState():
             works = event.state in ("running", "recovering")
-            halt = None if works else account.halt
+            comes_on = event.state == "running" and account.counts_time  # after a recovery, perhaps into a pause
+            halt = None if works and not comes_on else account.halt
             return changed(account, counts_time=works, halt=halt, grants_then=account.grants)
         case SessionOpened() if account.summarises:  # whoever asked for it is dead, and what it cost was not told
             return _spent(account, account.asked, summary=True)
@@ -185,13 +192,12 @@ def _with(account: Account, **more: int) -> Account:
 
 def _granted(account: Account, event: BudgetGranted) -> Account:
     cards = MappingProxyType({**account.cards, event.card: event.most})
-    halt = None if account.halt and account.halt.card == event.card else account.halt
     account = changed(
         account,
         cards=cards,
         granted_by=event.by,
         warned=account.warned - {event.card},
-        halt=halt,
+        halt=None,  # whatever it was for: it is looked at again, and a child knows no other new beginning
         grants=account.grants + 1,
     )
     if event.card != "tokens":

@@ -20,7 +20,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from flightlog.core.account import DAY_US, Account
+from attrs import evolve
+
+from flightlog.core.account import DAY_US, Account, passed
 from flightlog_hookspecs.content import text_blocks
 from flightlog_hookspecs.events import (
     BudgetAlert,
@@ -32,6 +34,9 @@ from flightlog_hookspecs.events import (
 
 QUOTA: Final = "quota"
 """The cause of a turn and a task that are paused since a card is used up."""
+
+CONTEXT: Final = "context"
+"""The cause of a task that is paused since its context does not fit: maybe no card had room for a summary."""
 
 WARN_RATIO: Final = 0.8
 FIRST_MOVE: Final = 0.8
@@ -51,6 +56,9 @@ ONE_CALL: Final = frozenset({"step_tokens", "step_s", "tools_at_once"})
 """Cards that are full again with each step, so that nobody is warned."""
 
 TIME_CARDS: Final = frozenset({"active_s", "step_s"})
+
+LASTING: Final = frozenset({"tokens", "requests"})
+"""Cards without which a task cannot go on until more is granted."""
 
 NAMES: Final = frozenset(
     {
@@ -91,16 +99,22 @@ def before_request(
 
     `again` says that the attempt before it failed. An alert is why the session pauses.
     """
-    cards = ["requests", f"requests:{model.partition(':')[0]}", *(["retries"] if again else [])]
-    for card in cards:
+    for card in (*_request_cards(model), *(["retries"] if again else [])):
         if account.left_of(card) == 0:
             return paused(account, card, now_us)
     step_left, need = account.left_of("step_tokens"), tokens + ANSWER_MIN_TOKENS
     if step_left is not None and need > step_left:
-        return paused(account, "step_tokens", now_us, f"the next request needs {need} tokens")
+        alert = paused(account, "step_tokens", now_us, f"the next request needs {need} tokens")
+        fits_another_step = need <= account.cards["step_tokens"]
+        return alert if fits_another_step else evolve(alert, resume_at_us=None)
     if account.left_of("active_s") == 0:
         return paused(account, "active_s", now_us)
     return _about_tokens(account, task, tokens, model, now_us)
+
+
+def _request_cards(model: str) -> tuple[str, str]:
+    """The cards that count requests to `model`."""
+    return "requests", f"requests:{model.partition(':')[0]}"
 
 
 def _about_tokens(
@@ -184,6 +198,11 @@ def paused(account: Account, card: str, now_us: int, why: str = "") -> BudgetAle
     )
 
 
+def pausing(alert: BudgetAlert) -> tuple[BudgetDegraded | BudgetAlert, ...]:
+    """What is written as the session pauses: for want of tokens, that is the last move of the chain."""
+    return (BudgetDegraded(move="pause", reason=alert.message), alert) if alert.card == "tokens" else (alert,)
+
+
 def tightest(account: Account, charged: int, now_us: int) -> BudgetAlert:
     """That the session pauses since an answer that counts so much was longer than a card allows."""
     card = min(
@@ -193,22 +212,18 @@ def tightest(account: Account, charged: int, now_us: int) -> BudgetAlert:
     return paused(account, card, now_us, f"an answer was cut off after {charged} more")
 
 
-def may_summarise(account: Account | None, tokens: int, model: str) -> bool:
-    """Whether `model` may be asked for a summary with a request of about so many tokens.
+def short_for_summary(account: Account | None, tokens: int, model: str) -> str:
+    """The card that keeps `model` from being asked for a summary with a request of about so many tokens, "" for none.
 
     It has to leave enough for a request with what it makes of them, or it would only bring the end nearer.
     """
     if account is None:
-        return True
-    left = [account.left_of(card) for card in ("tokens", "step_tokens")]
-    after = tokens + ANSWER_MIN_TOKENS + tokens // 2
-    summaries = account.left_of("summary_tokens")
-    requests = [account.left_of(card) for card in ("requests", f"requests:{model.partition(':')[0]}")]
-    return (
-        all(each is None or after <= each for each in left)
-        and (summaries is None or tokens + ANSWER_MIN_TOKENS <= summaries)
-        and all(each is None or each > 1 for each in requests)
-    )
+        return ""
+    alone = tokens + ANSWER_MIN_TOKENS
+    needs = {"summary_tokens": alone, "step_tokens": alone + tokens // 2, "tokens": alone + tokens // 2}
+    needs |= dict.fromkeys(_request_cards(model), 2)
+    short = (card for card, need in needs.items() if (left := account.left_of(card)) is not None and need > left)
+    return next(short, "")
 
 
 def answer_room(account: Account | None, tokens: int, *, summary: bool = False) -> int | None:
@@ -245,9 +260,9 @@ def shed(account: Account, card: str, *, core: bool) -> BudgetAlert:
 
 def time_left_us(account: Account, now_us: int) -> tuple[str, int] | None:
     """The card of time that is used up first, and in how many microseconds of work; None when there is none."""
-    gone = max(0, now_us - account.at_us) if account.counts_time else 0
+    account = passed(account, now_us, works=account.counts_time)
     left = [
-        (account.cards[card] * 1_000_000 - used - gone, card)
+        (account.cards[card] * 1_000_000 - used, card)
         for card, used in (("active_s", account.active_us), ("step_s", account.step_us))
         if card in account.cards and (card == "active_s" or account.in_step)
     ]
@@ -255,8 +270,11 @@ def time_left_us(account: Account, now_us: int) -> tuple[str, int] | None:
 
 
 def alert_of_time(account: Account | None, card: str, now_us: int) -> tuple[BudgetAlert, ...]:
-    """That the session pauses since its time is used up, unless that was said."""
-    if account is None or account.halt is not None:
+    """That the session pauses since its time is used up, unless that was said.
+
+    Said of another card, it pauses at the end of its step, for which there is no time any more.
+    """
+    if account is None or (account.halt is not None and account.halt.card in TIME_CARDS):
         return ()
     return (paused(account, card, now_us),)
 
@@ -274,3 +292,9 @@ def allowance(account: Account | None) -> int | None:
     """What a child may use: half of what is left, so that any number of them have less than all of it."""
     left = account.left_of("tokens") if account else None
     return None if left is None else left // 2
+
+
+def no_child(account: Account | None, now_us: int) -> BudgetAlert | None:
+    """That the session pauses since it has nothing for one more child; None when it has."""
+    used_up = [card for card in ("subagents", "tokens") if account and account.left_of(card) == 0]
+    return paused(account, used_up[0], now_us) if account and used_up else None

@@ -8,6 +8,7 @@ from typing import Final
 
 from attrs import evolve
 
+from flightlog.core.account import DEFAULT_CARDS
 from flightlog.core.inbox import accepted, keyed_id, wakes
 from flightlog.core.limits import CHILD_GOES_ON_MAX, SESSION_NAME_MAX_CHARS, Limits
 from flightlog.core.repair import SESSION_CLOSED
@@ -116,13 +117,17 @@ def settlement(
     )
 
 
-def granting(child: State, task: SubagentSpawned) -> tuple[BudgetGranted, ...]:
-    """What `task` lets its child use, unless the child's log has it: on top of what earlier tasks have used."""
+def granting(child: State, task: SubagentSpawned, parent: State) -> tuple[BudgetGranted, ...]:
+    """What `task` lets its child use, unless the child's log has it: on top of what earlier tasks have used.
+
+    Where that is no number of tokens, a child has a budget all the same, if its `parent` has one.
+    """
     account = child.account
-    if task.tokens is None or (account is not None and account.granted_by == task.invocation_id):
+    if parent.account is None or (account is not None and account.granted_by == task.invocation_id):
         return ()
-    used = account.used_of("tokens") if account else 0
-    return (BudgetGranted(card="tokens", most=max(1, used + task.tokens), by=task.invocation_id),)
+    card, more = ("retries", DEFAULT_CARDS["retries"]) if task.tokens is None else ("tokens", task.tokens)
+    used = account.used_of(card) if account else 0
+    return (BudgetGranted(card=card, most=max(1, used + more), by=task.invocation_id),)
 
 
 def charged(child: State, task: SubagentSpawned) -> int:

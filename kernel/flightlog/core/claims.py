@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from heapq import merge
+from itertools import islice
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -117,7 +118,7 @@ class Queue:
             _remove(self._orphans if task.orphan else self._ready[task.task_class], task.number)
             _remove(self._timed, (task.due_us or 0, number))
 
-    def under_way(self) -> Mapping[TaskClass, frozenset[int]]:
+    def running(self) -> Mapping[TaskClass, frozenset[int]]:
         """The numbers of the tasks of each class that are worked on, or were by a worker that died."""
         found: dict[TaskClass, set[int]] = {each: set() for each in STRIDES}
         for number in self._orphans:
@@ -127,11 +128,12 @@ class Queue:
     def first(self, now_us: int, count: int, shares: Shares, full: Collection[TaskClass] = ()) -> list[Candidate]:
         """The `count` tasks that are to be taken up first at `now_us`, by these `shares`.
 
-        Of a class that is `full`, only what has to be gone on with, and what was written to.
+        Of a class that is `full`, only what was written to.
         """
         due = self._timed[: bisect_left(self._timed, (now_us + 1, 0))]
-        heads = {each: self._waiting(each, due, full=each in full) for each in STRIDES}
-        found, waiting, shares = self._orphans[:count], dict[TaskClass, int](), shares.copy()
+        heads = {each: self._waiting(each, due, full) for each in STRIDES}
+        orphans = (number for number in self._orphans if self._may_begin(number, full))
+        found, waiting, shares = list(islice(orphans, count)), dict[TaskClass, int](), shares.copy()
         for each, head in heads.items():
             if (number := next(head, None)) is not None:
                 waiting[each] = number
@@ -143,10 +145,16 @@ class Queue:
                 waiting[each] = number
         return [self._tasks[number] for number in found]
 
-    def _waiting(self, task_class: TaskClass, due: Collection[tuple[int, int]], *, full: bool) -> Iterator[int]:
+    def _may_begin(self, number: int, full: Collection[TaskClass]) -> bool:
+        task = self._tasks[number]
+        return task.letters or task.task_class not in full
+
+    def _waiting(
+        self, task_class: TaskClass, due: Collection[tuple[int, int]], full: Collection[TaskClass]
+    ) -> Iterator[int]:
         """The tasks of a class that may be taken up, the older first."""
-        ready = (number for number in self._ready[task_class] if not full or self._tasks[number].letters)
-        timed = (number for _, number in due if not full and self._tasks[number].task_class == task_class)
+        ready = (number for number in self._ready[task_class] if self._may_begin(number, full))
+        timed = (n for _, n in due if self._tasks[n].task_class == task_class and self._may_begin(n, full))
         return merge(ready, sorted(timed))
 
 

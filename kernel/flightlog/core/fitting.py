@@ -247,7 +247,12 @@ def _prunable(history: History, covered: list[Entry], note: str) -> Iterator[tup
 def _ends(entries: list[Entry], step_row: int, keep_steps: int) -> list[int]:
     """The indexes behind each of the finished steps, but for the last `keep_steps` of them."""
     ends = [index for index in range(1, len(entries) + 1) if _ends_step(entries, index, step_row)]
-    return ends[: max(0, len(ends) - keep_steps)]
+    if not keep_steps:
+        return ends
+    # What was said behind the last step is no step: it would be kept in place of what the model has just read.
+    steps = [end for end in ends if not isinstance(entries[end - 1][1], UserMessage)]
+    last = steps[-keep_steps - 1] if len(steps) > keep_steps else 0
+    return [end for end in ends if end <= last]
 
 
 def _ends_step(entries: list[Entry], end: int, step_row: int) -> bool:

@@ -171,7 +171,7 @@ def _step_start(state: State, event: StepStart, seq: int, epoch: int) -> State:
 def _step_end(state: State, event: StepEnd, seq: int, epoch: int) -> State:
     step = _step(state)
     finished = step.message is not None and step.message.finish != "interrupted"
-    task = tasks.stepped(state.task, finished=finished) if state.task else None
+    task = tasks.stepped(state.task, asked=step.attempt > 0, finished=finished) if state.task else None
     again = state.last_step is not None and repeats(state.last_step, step)
     return changed(state, step=None, last_step=step, alike=state.alike + 1 if again else 1, task=task)
 

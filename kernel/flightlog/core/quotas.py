@@ -14,6 +14,9 @@ OF: Final = {"calls_of": "calls", "requests_of": "requests"}
 """The cards of one tool or adapter each: `calls:NAME`, `requests:NAME`."""
 
 
+RATE_MAX_S: Final = 10 * 365.25 * 86_400
+
+
 def _frozen(given: Mapping[str, int]) -> Mapping[str, int]:
     return MappingProxyType(dict(given))
 
@@ -89,10 +92,15 @@ NO_BUDGET: Final = Budget()
 
 @frozen
 class Rate:
-    """At most `most` in any `per_s` seconds. Raises `ValueError` for a rate that lets nothing through."""
+    """At most `most` in any `per_s` seconds, ten years at most.
+
+    Raises `ValueError` for a rate that lets nothing through.
+    """
 
     most: int = field(validator=_whole)
-    per_s: float = field(default=60.0, validator=[validators.instance_of((int, float)), validators.gt(0)])
+    per_s: float = field(
+        default=60.0, validator=[validators.instance_of((int, float)), validators.gt(0), validators.le(RATE_MAX_S)]
+    )
 
 
 @frozen(kw_only=True)

@@ -83,6 +83,7 @@ class Doubted:
 class Task:
     """A task. `steps` counts the steps that have ended in all its turns, `steps_before` those until its goal came last.
 
+    Those without a request since are among the latter, too: they take none of those that it may have.
     `recoveries` counts how often it was taken up from where a dead worker left it, `stuck` those of them since the last
     finished step. `checked` is what its goal check has found last about this goal, None before it was asked.
     `end` is how its newest turn ended since it last began to run, None when none did.
@@ -140,7 +141,7 @@ class Task:
 
     @property
     def run_steps(self) -> int:
-        """The steps that have ended since its goal came last."""
+        """The steps with a request that have ended since its goal came last."""
         return self.steps - self.steps_before
 
     @property
@@ -183,9 +184,13 @@ def moved(task: Task, event: TaskState) -> Task:
     )
 
 
-def stepped(task: Task, *, finished: bool) -> Task:
-    """`task` after one more step; one that was cut off is not `finished`, and proves nothing."""
-    return changed(task, steps=task.steps + 1, stuck=0 if finished else task.stuck)
+def stepped(task: Task, *, asked: bool, finished: bool) -> Task:
+    """`task` after one more step; one that was cut off is not `finished`, and proves nothing.
+
+    One in which no model was `asked` takes none of the steps that it may have: it waits for a quota, say.
+    """
+    before = task.steps_before + (not asked)
+    return changed(task, steps=task.steps + 1, steps_before=before, stuck=0 if finished else task.stuck)
 
 
 def ended(task: Task, event: TurnEnd) -> Task:

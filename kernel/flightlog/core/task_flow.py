@@ -6,7 +6,7 @@
 | any                | open   | a letter cancels it                       | Drive, which closes it                   |
 | any                | closed | its turn was cancelled                    | it is cancelled                          |
 | paused             |        | its time has come, its question was answered | it is pending                         |
-| paused for a card  |        | more was granted since                    | it is pending                            |
+| paused for a card, or its context |  | more was granted since      | it is pending                            |
 | paused for a timer |        | a message has come, or no timer is left   | it is pending                            |
 | paused for a timer |        | another timer is due first                | it is paused until then                  |
 | paused             |        | otherwise                                 | Rest                                     |
@@ -14,9 +14,10 @@
 | pending            |        | its deadline has passed                   | close the turn, it failed                |
 | pending            |        | otherwise                                 | it is running, with a message to run for |
 | running, recovering| closed | the turn's end decides (`_reached`)     | completed, failed, cancelled, paused     |
+| running, recovering| closed | paused for a card, of which more was granted since | it goes on                    |
 | running, recovering| closed | completed, but sub-goals were put off     | it is paused for their card              |
 | running, recovering| closed | completed, and a timer has come due       | the timer's message                      |
-| running, recovering| closed | completed, but children go on beside it   | Await                                    |
+| running, recovering| closed | completed, but children go on beside it   | Await, or paused once its time is used up |
 | running, recovering| closed | completed, and a timer is open            | it is paused until that is due           |
 | running, recovering| closed | failed, but its goal comes again          | the same                                 |
 | running, recovering| closed | its deadline has passed                   | it failed                                |
@@ -38,9 +39,10 @@ from typing import Final, Literal
 from attrs import evolve, frozen
 
 from flightlog.core import checkpoints, inbox
-from flightlog.core.budget import QUOTA
+from flightlog.core.budget import CONTEXT, QUOTA
 from flightlog.core.fold import after
 from flightlog.core.state import State
+from flightlog.core.stopping import halt_of
 from flightlog.core.task import ENDED, GOAL_ID, Task, readable
 from flightlog.core.waking import cancel_all, fire, goal_again, next_due_us
 from flightlog_hookspecs.content import text_blocks
@@ -140,17 +142,26 @@ def flow(
 def _verdict(state: State, task: Task, now_us: int, *, leaving: bool) -> Action | None:
     """What the end of its last turn comes to, or None when the task is to go on."""
     end = task.end
-    if end is None or end.reason == "interrupted" or (end.reason == "completed" and inbox.wakes(state)):
+    if end is None or _is_no_verdict(state, end):
         return End(LATE, _reached(task, LATE)) if _is_late(task, now_us) else None
     goes_on = not _is_late(task, now_us) and (end.reason == "completed" or (GOAL_ID in state.timers and _failed(end)))
     if goes_on and (next_due_us(state) or math.inf) <= now_us:
         return None
     if end.reason == "completed" and state.unsettled and not _is_late(task, now_us):
+        if (halted := halt_of(state)) is not None:
+            return Write(_ended(state, task, halted))
         return Write((HAND_OVER,)) if leaving else Await()
     if goes_on and state.timers:
         why = f"this time it failed: {_reached(task, end).cause}" if _failed(end) else ""
         return Write((_waits_for_timer(state, task, why),))
     return Write(_ended(state, task, end))
+
+
+def _is_no_verdict(state: State, end: TurnEnd) -> bool:
+    """Whether the task goes on after `end`: it was cut off, or more has come of what it ended for the want of."""
+    granted = state.account is not None and state.account.halt is None and end.cause == QUOTA
+    more = (end.reason == "completed" and inbox.wakes(state)) or (end.reason == "paused" and granted)
+    return end.reason == "interrupted" or more
 
 
 def _under_way(state: State, task: Task, now_us: int, since: Since, message_id: str, *, leaving: bool) -> Action:
@@ -280,7 +291,8 @@ def _wakes_up(state: State, task: Task, now_us: int) -> str:
         return "due" if (_timer_us(state, task) or 0) <= now_us else ""
     if task.at.resume_at_us is not None and task.at.resume_at_us <= now_us:
         return "due"
-    if task.at.cause == QUOTA and state.account is not None and state.account.grants > state.account.grants_then:
+    for_want_of_a_card = task.at.cause in (QUOTA, CONTEXT)
+    if for_want_of_a_card and state.account is not None and state.account.grants > state.account.grants_then:
         return "granted"
     return "answered" if task.at.cause == QUESTION and task.answers > task.answers_then else ""
 

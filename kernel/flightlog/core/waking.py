@@ -20,7 +20,7 @@ from flightlog.core.state import State
 from flightlog.core.task import GOAL_ID, WAITING, readable
 from flightlog.core.timer import Timer, firing, missed_by, misset
 from flightlog_hookspecs.content import Block, text_blocks
-from flightlog_hookspecs.events import Event, TimerCancelled, TimerSet
+from flightlog_hookspecs.events import Event, SubGoal, TimerCancelled, TimerSet
 
 
 @frozen(kw_only=True)
@@ -83,9 +83,15 @@ def _fire(state: State, timer: Timer, now_us: int, place: int) -> tuple[Event, E
     message_id = keyed_id(f"{state.uid} {event.timer} fired {timer.fired + 1}")
     task, content = state.task, timer.set.content
     if task and event.timer == GOAL_ID:
-        content = text_blocks(readable(task.goal, task.parameters))  # as it stands now
+        content = text_blocks(readable(task.goal, task.parameters, _due_parts(state)))  # as it stands now
     message = accepted(state, "followup", message_id, content)
     return event, evolve(message, start=place, source="timer")
+
+
+def _due_parts(state: State) -> tuple[SubGoal, ...]:
+    """The sub-goals of its task, but for those that were put off for want of tokens."""
+    put_off = state.account.put_off if state.account else ()
+    return tuple(each for each in state.task.submitted.sub_goals if each.text not in put_off) if state.task else ()
 
 
 def goal_again(state: State, now_us: int) -> tuple[TimerSet, ...]:
@@ -100,7 +106,7 @@ def goal_again(state: State, now_us: int) -> tuple[TimerSet, ...]:
     event = TimerSet(
         timer=GOAL_ID,
         due_us=due_us,
-        content=text_blocks(readable(state.task.goal, state.task.parameters)),
+        content=text_blocks(readable(state.task.goal, state.task.parameters, task.sub_goals)),
         every_us=task.every_us,
         until_us=task.until_us,
         times=None if task.times is None else task.times - 1,

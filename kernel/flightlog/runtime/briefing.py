@@ -50,6 +50,8 @@ class Briefing:
         if state.header is not None and state.step.attempt:
             retry = state.step.retry
             await journal.append(*self._switched(state, retry.model if retry else ""))
+            if not self._around.registry.serves(journal.state.model):
+                await self.serve()
             return ""
         anew = state.header is None or state.step.number == 1
         if anew:
@@ -87,12 +89,15 @@ class Briefing:
             await self._journal.append(*self._switched(state, serving))
 
     def _serving(self, state: State) -> str:
-        """The model that is to serve: a smaller one for steps that risk little, where a budget wants that."""
+        """The model that is to serve: a smaller one for steps that risk little, where a budget wants that.
+
+        Its adapter may be missing here, though it was there when the task was submitted.
+        """
         smaller = state.account.smaller if state.account else ""
         calls = state.last_step.calls if state.last_step else ()
         tools = self._around.registry.tools
         risky = any(call.name in tools and tools[call.name].item.tool.risk == "high" for call in calls)
-        return smaller if smaller and not risky else self._model
+        return smaller if smaller and not risky and self._around.registry.serves(smaller) else self._model
 
     async def remind(self) -> None:
         """Tell the model again what it can no longer see of the prompt sections."""

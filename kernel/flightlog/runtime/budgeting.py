@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from flightlog.core.budget import QUOTA, answer_room, before_request, charge, told_of
+from flightlog.core.budget import QUOTA, answer_room, before_request, charge, pausing, told_of
 from flightlog.core.fitting import cost
 from flightlog.runtime.briefing import Briefing
 from flightlog.runtime.compacting import Compacting
@@ -16,7 +16,6 @@ from flightlog_hookspecs.events import (
     BudgetAlert,
     BudgetDegraded,
     ContextBuilt,
-    Event,
     Head,
     TurnEnd,
 )
@@ -53,6 +52,8 @@ class Budgeting:
             return Admitted()
         tokens = self._compacting.measured(adapter, head)
         submitted = state.task.submitted if state.task else None
+        if submitted and not self._around.registry.serves(submitted.smaller_model):
+            submitted = evolve(submitted, smaller_model="")
         again = bool(step.failures) and step.phase == "failed"
         now_us = journal.clock.now_us()
         match before_request(account, submitted, tokens, state.model, now_us, again=again):
@@ -78,10 +79,7 @@ class Budgeting:
 
     async def pause(self, alert: BudgetAlert) -> TurnEnd:
         """Say why the session pauses; returns how its turn ends."""
-        events: list[Event] = [alert]
-        if alert.card == "tokens":
-            events.insert(0, BudgetDegraded(move="pause", reason=alert.message))
-        await self._journal.append(*events)
+        await self._journal.append(*pausing(alert))
         return TurnEnd(reason="paused", cause=QUOTA, message=alert.message)
 
     def charge(self, answer: AssistantMessage) -> int:

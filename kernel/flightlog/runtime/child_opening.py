@@ -103,5 +103,5 @@ async def opened(
             raise UsageError("its log was repaired, so what it did may be lost. Look at it, and resume it by hand")
         if subagent is None and journal.state.header is None:
             raise UsageError("it had not begun, and no such subagent is registered any more")
-        await journal.append(lambda state: granting(state, task), barrier=True)
+        await journal.append(lambda state: granting(state, task, parent.state), barrier=True)
         yield child, journal

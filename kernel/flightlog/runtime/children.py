@@ -23,7 +23,7 @@ from typing import Final
 
 import trio
 
-from flightlog.core.budget import allowance, paused
+from flightlog.core.budget import allowance, no_child, pausing
 from flightlog.core.children import (
     GO_ON,
     charged,
@@ -56,7 +56,7 @@ from flightlog_hookspecs.errors import (
     ToolError,
     UsageError,
 )
-from flightlog_hookspecs.events import Event, SubagentSettled, SubagentSpawned, TurnEnd
+from flightlog_hookspecs.events import BudgetAlert, Event, SubagentSettled, SubagentSpawned, TurnEnd
 from flightlog_hookspecs.subagents import ChildEnd, ChildState, Subagent
 
 CALLED_OFF: Final = "called off by its parent"
@@ -218,13 +218,13 @@ class Children:
     ) -> tuple[SubagentSpawned, tuple[str, ...]]:
         """Log the task of a child, a new one unless it is named; returns it and the tools a new one may use."""
         tools = () if child else tools_for(subagent, self._house.registry)
-        task: SubagentSpawned | None = None
 
-        def spawned(state: State) -> SubagentSpawned:
-            nonlocal task
+        def given(state: State) -> Sequence[Event]:
             if why := objection(state, subagent, self._house.limits, invocation_id):
                 raise ToolError(f"{subagent.name!r} was not started: {why}")
-            task = SubagentSpawned(
+            if (alert := no_child(state.account, self._journal.clock.now_us())) is not None:
+                return pausing(alert)
+            spawned = SubagentSpawned(
                 child=child or child_name(self._journal.session, subagent.name, invocation_id),
                 subagent=subagent.name,
                 depth=state.depth + 1,
@@ -235,23 +235,17 @@ class Children:
                 until_us=self._until_us(subagent) if background else 0,
                 tokens=allowance(state.account),
             )
-            return task
+            return (spawned,)
 
         if not text.strip():
             raise ToolError(f"{subagent.name!r} was not started: its task is empty.")
-        await self._check_budget(subagent)
-        await self._journal.append(spawned, barrier=True)
-        assert task is not None, "it was appended"
-        return task, tools
-
-    async def _check_budget(self, subagent: Subagent) -> None:
-        """Raise `ToolError` when the budget has nothing for one more child; the session pauses at the step's end."""
-        account = self._journal.state.account
-        used_up = [card for card in ("subagents", "tokens") if account is not None and account.left_of(card) == 0]
-        if account is not None and used_up:
-            alert = paused(account, used_up[0], self._journal.clock.now_us())
-            await self._journal.append(alert)
-            raise ToolError(f"{subagent.name!r} was not started: {alert.message}.")
+        match (await self._journal.append(given, barrier=True))[-1].event:
+            case BudgetAlert() as alert:  # the session pauses at the end of its step
+                raise ToolError(f"{subagent.name!r} was not started: {alert.message}.")
+            case SubagentSpawned() as task:
+                return task, tools
+            case _:
+                raise AssertionError("nothing else was appended")
 
     def _until_us(self, subagent: Subagent) -> int:
         limit_s = subagent.timeout_s

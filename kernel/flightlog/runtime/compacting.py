@@ -7,10 +7,10 @@ from typing import Final
 import trio
 from attrs import define, evolve
 
-from flightlog.core.budget import answer_room, charge, may_summarise
+from flightlog.core.budget import LASTING, answer_room, charge, short_for_summary
 from flightlog.core.fitting import Measure, Prune, Summarise, Wish, cost, judged, least, room, shorter, summary_text
 from flightlog.core.state import State
-from flightlog.runtime.gate import Full
+from flightlog.runtime.gate import Full, patience_s
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.metering import Meter
 from flightlog.runtime.model_call import call_model
@@ -33,9 +33,6 @@ from flightlog_hookspecs.hooks import Failure, Retry
 
 OVERFLOW: Final = "context_overflow"
 """The code of a turn that ends since its next request is too long."""
-
-PAUSED: Final = "context"
-"""The cause of a task that is paused for that."""
 
 SQUEEZE_RATIO: Final = 1.5
 """A budget's wish for a shorter context is looked at again once it has grown so much: summaries cost tokens, too."""
@@ -61,8 +58,11 @@ class Compacting:
         self._hooks = hooks
         self._measure = Measure()
 
-    async def fit(self, adapter: Adapter, head: Head) -> str:
-        """Make the context short enough for a request with `head`; returns why it is not, "" when it is."""
+    async def fit(self, adapter: Adapter, head: Head) -> str | Full:
+        """Make the context short enough for a request with `head`; returns why it is not, "" when it is.
+
+        A quota that is full keeps it from that for a while only.
+        """
         state, window = self._journal.state, window_of(adapter, head.model)
         assert state.step is not None, "requests are made inside a step"
         await self._squeeze(adapter, head, window)
@@ -77,6 +77,7 @@ class Compacting:
         if most is None or before <= most:
             return ""
         compactor, fixed = self._around.registry.compactor, least(self._journal.history, self._measure, state.step.seq)
+        why: str | Full
         if compactor is None:
             why = "nothing can shorten it"
         elif fixed > most and not refused:
@@ -86,6 +87,8 @@ class Compacting:
         after = self.measured(adapter, head)
         if after <= most or (refused and after < before):
             return ""
+        if isinstance(why, Full):
+            return why
         return f"the next request would have about {after} tokens, and {most} fit: {why}"
 
     def most(self, adapter: Adapter, head: Head) -> int | None:
@@ -114,16 +117,18 @@ class Compacting:
 
     async def _shorten(
         self, adapter: Adapter, head: Head, compactor: Compactor, most: int, window: int | None, *, keep_min: int = 0
-    ) -> str:
+    ) -> str | Full:
         """Make the context shorter until `most` tokens are enough; returns what stood in the way, or "".
 
-        The last `keep_min` finished steps are not touched.
+        The last `keep_min` finished steps are not touched, nor are those that the compactor keeps where a summary would
+        do and only a budget has no room for it: that can be granted, and what the model has just read be missed.
         """
         step, keep, why = self._journal.state.step, compactor.keep_steps, "nothing is left to shorten"
-        asks = compactor.instruction != ""
+        asks, short = compactor.instruction != "", None
         assert step is not None, "requests are made inside a step"
         while (tokens := self.measured(adapter, head)) > most:
-            asks = asks and may_summarise(self._journal.state.account, tokens, f"{head.adapter}:{head.model}")
+            if asks and (card := self._lacking(head, tokens)):
+                asks, short = False, self._used_up(card)
             wish = Wish(keep_steps=keep, summarises=asks, note=compactor.note, window=window)
             match shorter(self._journal.history, self._measure, step.seq, most, wish):
                 case Prune() as prune:
@@ -131,6 +136,9 @@ class Compacting:
                     continue
                 case Summarise() as cut:
                     end = await self._summarise(adapter, head, compactor, cut)
+                    if isinstance(end, Full):
+                        asks, short = False, end
+                        continue
                     if end.outcome == "done":
                         continue
                     why = f"the summary was not taken: {end.outcome} {end.message}".strip()
@@ -139,8 +147,10 @@ class Compacting:
                         continue
                 case None:
                     pass
+            if short is not None:
+                keep_min = compactor.keep_steps
             if keep <= keep_min and not asks:
-                return why
+                return short or why
             # Without a summary, fewer words for results may still be enough.
             keep, asks = (max(keep // 2, keep_min), asks) if keep > keep_min else (compactor.keep_steps, False)
         return ""
@@ -158,8 +168,10 @@ class Compacting:
         end = CompactionEnd(outcome="done", tokens_after=before - self._measure.corrected(saved))
         await self._journal.append(start, *results, end)
 
-    async def _summarise(self, adapter: Adapter, head: Head, compactor: Compactor, cut: Summarise) -> CompactionEnd:
-        """Let a summary stand for what it covers, if there is a good one; returns the end."""
+    async def _summarise(
+        self, adapter: Adapter, head: Head, compactor: Compactor, cut: Summarise
+    ) -> CompactionEnd | Full:
+        """Let a summary stand for what it covers, if there is a good one; returns the end, or what keeps it from it."""
         before = self._measure.total
         encoded = await self._proof.encoded(adapter, head)
         request, sha256 = encoded.asking(compactor.instruction, cut.count)
@@ -184,7 +196,7 @@ class Compacting:
             meter = Meter(answer_room(self._journal.state.account, before, summary=True))
             answer = await self._ask(adapter, request, start, meter)
             if isinstance(answer, Full):
-                return CompactionEnd(outcome="failed", message=f"no summary may be asked for now: {answer.name}")
+                return answer
             if isinstance(answer, AssistantMessage):
                 summary, end = self._summed_up(answer, cut, compactor, before)
                 if self._journal.state.account is not None:
@@ -197,18 +209,31 @@ class Compacting:
             await self._journal.append(end)
             failures.append(Failure(model=start.model, kind=answer.kind))
             after_s = await self._again_after(answer, failures)
-            if after_s is None or not may_summarise(self._journal.state.account, before, start.model):
+            if after_s is None:
                 return end
+            if card := self._lacking(head, before):
+                return self._used_up(card) or end
             await trio.sleep(after_s)
+
+    def _lacking(self, head: Head, tokens: int) -> str:
+        """The card that has no room for a request of so many tokens for a summary, "" for none."""
+        return short_for_summary(self._journal.state.account, tokens, f"{head.adapter}:{head.model}")
+
+    def _used_up(self, card: str) -> Full | None:
+        """That the session has to wait until more of `card` is granted, if it has."""
+        account = self._journal.state.account
+        assert account is not None, "only a budget has cards"
+        if card not in LASTING:
+            return None
+        return Full(name=card, used=account.used_of(card), most=account.cards[card], free_at_us=None)
 
     async def _ask(
         self, adapter: Adapter, request: Request, start: CompactionStart, meter: Meter
     ) -> AssistantMessage | ProviderError | Full:
         """Log that a summary is asked for, and ask for it, unless quotas keep it from that."""
-        journal, gate, task = self._journal, self._around.gate, self._journal.state.task
-        task_class = task.submitted.task_class if task else None
-        demands = gate.for_request(task_class, start.model.partition(":")[0], start.tokens_before)
-        async with gate.through(demands) as full:
+        journal, gate = self._journal, self._around.gate
+        demands = gate.for_request(journal.key, start.model.partition(":")[0], start.tokens_before)
+        async with gate.through(demands, patience_s=patience_s(journal.state)) as full:
             if full is not None:
                 return full
             await journal.append(start, barrier=True)

@@ -6,6 +6,7 @@ they are the same in all processes, and a restart does not reset them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
@@ -15,6 +16,7 @@ from attrs import define, field, frozen
 
 from flightlog.core.limits import BUSY_POLL_S
 from flightlog.core.quotas import NO_QUOTAS, Quotas
+from flightlog.core.state import State
 from flightlog.core.usage import Demand, Usage
 from flightlog.runtime.clock import Clock
 from flightlog.runtime.task_board import TaskBoard
@@ -48,17 +50,18 @@ class Gate:
     _turn: trio.Lock = field(factory=trio.Lock, init=False)
     _board: TaskBoard | None = field(default=None, init=False)
 
-    def for_request(self, task_class: TaskClass | None, adapter: str, tokens: int) -> list[Demand]:
-        """What a request of about so many tokens needs."""
+    def for_request(self, key: int, adapter: str, tokens: int) -> list[Demand]:
+        """What a request of session `key` needs that has about so many tokens."""
+        task_class = self._class_of(key)
         pool = self.quotas.pool(task_class)
         demands = self._of_rate(f"adapter:{adapter}") + self._calls(task_class)
         if pool.tokens is not None:
             demands.append(Demand(name=f"pool:{task_class}:tokens", rate=pool.tokens, amount=tokens))
         return demands
 
-    def for_call(self, task_class: TaskClass | None, tool: str) -> list[Demand]:
-        """What a call of `tool` needs."""
-        return self._of_rate(f"tool:{tool}") + self._calls(task_class)
+    def for_call(self, key: int, tool: str) -> list[Demand]:
+        """What a call of `tool` in session `key` needs."""
+        return self._of_rate(f"tool:{tool}") + self._calls(self._class_of(key))
 
     def _of_rate(self, name: str) -> list[Demand]:
         rate = self.quotas.rates.get(name)
@@ -69,7 +72,7 @@ class Gate:
         return [Demand(name=f"pool:{task_class}:calls", rate=rate)] if rate else []
 
     @asynccontextmanager
-    async def through(self, demands: Sequence[Demand], *, patience_s: float = PATIENCE_S) -> AsyncIterator[Full | None]:
+    async def through(self, demands: Sequence[Demand], *, patience_s: float) -> AsyncIterator[Full | None]:
         """Wait until the demands fit; whoever writes while the context lasts has used them.
 
         It is given what is full when that would take more than `patience_s` seconds.
@@ -90,7 +93,7 @@ class Gate:
                     name=demand.name,
                     used=self._usage.used(demand, now_us),
                     most=demand.rate.most,
-                    free_at_us=None if wait_us == float("inf") else now_us + int(wait_us),
+                    free_at_us=None if wait_us == math.inf else now_us + int(wait_us),
                 )
             if wait_us > patience_s * 1_000_000:
                 yield full
@@ -130,8 +133,8 @@ class Gate:
         if self._seen is None:
             rates = [*self.quotas.rates.values(), *(r for p in self.quotas.pools.values() for r in (p.tokens, p.calls))]
             longest_us = int(max(rate.per_s for rate in rates if rate is not None) * 1_000_000)
-            before = self._store.read("last_before", self._clock.now_us() - longest_us)
-            self._seen = before[0][0] if before else 0
+            before = self._store.read("all_since", self._clock.now_us() - longest_us)[0][0]
+            self._seen = self._store.read("last_id")[0][0] if before is None else before
         for row in self._store.read("used_since", self._seen):
             self._seen = row[0]
             self._count(*row[1:])
@@ -143,12 +146,12 @@ class Gate:
         tokens = f"pool:{task_class}:tokens"
         match kind:
             case "context/built":
-                self._usage.take(tokens, key, estimate or 0)
+                self._usage.take(tokens, key, at_us, estimate or 0)
             case "request/sent" | "compaction/start":
                 self._usage.add(f"rate:adapter:{(name or '').partition(':')[0]}", at_us, 1)
                 self._usage.add(f"pool:{task_class}:calls", at_us, 1)
                 if kind == "compaction/start":
-                    self._usage.take(tokens, key, estimate or 0)
+                    self._usage.take(tokens, key, at_us, estimate or 0)
             case "tool/call":
                 self._usage.add(f"rate:tool:{name}", at_us, 1)
                 self._usage.add(f"pool:{task_class}:calls", at_us, 1)
@@ -157,10 +160,16 @@ class Gate:
                 self._usage.add(tokens, at_us, charged or 0)
 
     def _class_of(self, key: int) -> TaskClass | None:
+        """That of the task that session `key` works for, as a child too; None for no task."""
         if key not in self._classes:
             found = self._store.read("class_of", key)
             self._classes[key] = found[0][0] if found else None
         return self._classes[key]
+
+
+def patience_s(state: State) -> float:
+    """How long a request of this session waits: for ever, unless there is a budget by which it can pause."""
+    return PATIENCE_S if state.account else math.inf
 
 
 def alert_of(full: Full, *, then: AlertThen) -> BudgetAlert:

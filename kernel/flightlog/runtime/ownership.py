@@ -20,22 +20,27 @@ def own(store: Store, session: str, key: SessionKey, *, take_over: bool) -> int:
 
     Raises `SessionBusy` while another owner lives, or has just won the race for it.
     """
-    number = _newest_lock(store, key)
+    number = _newest_lock(store, key.key)
     if not store.locks.own_session(key.key, number):
         if not take_over:
             raise busy(store, session, key)
         number += 1
         if not store.locks.own_session(key.key, number):
             raise busy(store, session, key)
-    if _newest_lock(store, key) not in (number, number - 1):
+    if _newest_lock(store, key.key) not in (number, number - 1):
         store.locks.release_session(key.key, number)
         raise busy(store, session, key)
     return number
 
 
+def is_driven(store: Store, key: int) -> bool:
+    """Whether somebody drives session `key` right now."""
+    return store.locks.session_owned(key, _newest_lock(store, key))
+
+
 def busy(store: Store, session: str, key: SessionKey) -> SessionBusy:
     """That somebody else drives the session, who, and since when."""
-    opened = _newest_owner(store, key)
+    opened = _newest_owner(store, key.key)
     if opened is None:
         return SessionBusy(f"session {session!r} is being created by another process. Try again.")
     owner = opened.event
@@ -47,15 +52,15 @@ def busy(store: Store, session: str, key: SessionKey) -> SessionBusy:
     )
 
 
-def _newest_lock(store: Store, key: SessionKey) -> int:
+def _newest_lock(store: Store, key: int) -> int:
     opened = _newest_owner(store, key)
     return opened.event.lock if opened and isinstance(opened.event, SessionOpened) else 0
 
 
-def _newest_owner(store: Store, key: SessionKey) -> Record | None:
+def _newest_owner(store: Store, key: int) -> Record | None:
     """The newest session/opened; None when there is none, or none that can be read: who opens it will say so."""
-    seq = store.read("last_opened", key.key)[0][0]
-    row = store.row(key.key, seq) if seq is not None else None
+    seq = store.read("last_opened", key)[0][0]
+    row = store.row(key, seq) if seq is not None else None
     try:
         return decode(row, "", store.blob) if row else None
     except Undecodable:

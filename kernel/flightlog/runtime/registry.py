@@ -339,6 +339,10 @@ class Registry:
             raise UsageError(f"no adapter named {name!r} (known: {known}). Install or pass its plugin.{self._broken}")
         return adapter, rest
 
+    def serves(self, model: str) -> bool:
+        """Whether the adapter of "adapter:model" is there."""
+        return model.partition(":")[0] in self.adapters
+
     def goal_check_of(self, name: str) -> Registered[GoalCheck]:
         """The goal check called `name`. Raises `UsageError` when nobody offers it."""
         check = self.goal_checks.get(name)

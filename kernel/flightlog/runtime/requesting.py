@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from attrs import evolve
 
-from flightlog.core.budget import ANSWER_MIN_TOKENS, tightest
+from flightlog.core.budget import ANSWER_MIN_TOKENS, CONTEXT, pausing, tightest
 from flightlog.core.history import Prefix
 from flightlog.core.state import State
 from flightlog.runtime.briefing import Briefing
 from flightlog.runtime.budgeting import Admitted, Budgeting, OnceMore
 from flightlog.runtime.closing import close_turn
-from flightlog.runtime.compacting import OVERFLOW, PAUSED, Compacting
-from flightlog.runtime.gate import PATIENCE_S, alert_of
+from flightlog.runtime.compacting import OVERFLOW, Compacting
+from flightlog.runtime.gate import Full, alert_of, patience_s
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.metering import Meter
 from flightlog.runtime.model_call import DeltaRecorder, call_model
@@ -65,13 +64,17 @@ class Requests:
 
     async def _admitted(self, attempt: int, adapter: Adapter, head: Head) -> Admitted | OnceMore | TurnEnd:
         """Whether the request fits into the model's window and the session's budget."""
-        if why := await self._fit(adapter, head):
-            if self._journal.state.task is None:
+        match await self._fit(adapter, head):
+            case "":
+                return await self._budgeting.admit(attempt, adapter, head)
+            case Full() as full:
+                return await self._budgeting.pause(alert_of(full, then="pauses"))
+            case why if self._journal.state.task is None:
                 return TurnEnd(reason="error", code=OVERFLOW, message=why)
-            return TurnEnd(reason="paused", cause=PAUSED, message=why)
-        return await self._budgeting.admit(attempt, adapter, head)
+            case why:
+                return TurnEnd(reason="paused", cause=CONTEXT, message=why)
 
-    async def _fit(self, adapter: Adapter, head: Head) -> str:
+    async def _fit(self, adapter: Adapter, head: Head) -> str | Full:
         """Make the context short enough, and tell the model again what it was told where that is gone now."""
         history = self._journal.history
         while True:
@@ -120,11 +123,10 @@ class Requests:
     async def _through_gate(self, admitted: Admitted, sent: RequestSent) -> TurnEnd | None:
         """Log that the request is sent, once quotas let it; returns how the turn ends if they do not."""
         state, built = self._journal.state, [admitted.built] if admitted.built else []
-        task_class = state.task.submitted.task_class if state.task else None
         tokens = admitted.built.tokens + ANSWER_MIN_TOKENS if admitted.built else 0
         gate = self._around.gate
-        demands = gate.for_request(task_class, state.model.partition(":")[0], tokens)
-        async with gate.through(demands, patience_s=PATIENCE_S if state.account else math.inf) as full:
+        demands = gate.for_request(self._journal.key, state.model.partition(":")[0], tokens)
+        async with gate.through(demands, patience_s=patience_s(state)) as full:
             if full is None:
                 await self._journal.append(*built, sent, barrier=True)
                 return None
@@ -138,7 +140,7 @@ class Requests:
         failed = RequestFailed(
             attempt=attempt, failure=error.kind, message=error.message, retryable=False, charged=charged
         )
-        return [failed, tightest(account, charged, self._journal.clock.now_us())]
+        return [failed, *pausing(tightest(account, charged, self._journal.clock.now_us()))]
 
     async def _failure(self, attempt: int, model: str, error: ProviderError, meter: Meter) -> list[Event]:
         """That the attempt failed, and what is done about it: nothing, unless a hook has an opinion."""

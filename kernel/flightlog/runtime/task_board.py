@@ -8,6 +8,7 @@ from attrs import evolve
 
 from flightlog.core.claims import Candidate, Queue, Shares
 from flightlog.core.task import ENDED
+from flightlog.runtime.ownership import is_driven
 from flightlog.store.store import Store
 from flightlog_hookspecs.events import TaskClass, TaskStateName
 
@@ -25,8 +26,9 @@ class TaskBoard:
         return self._queue.first(now_us, count, shares, full)
 
     def under_way(self) -> Mapping[TaskClass, frozenset[int]]:
-        """See `Queue.under_way`."""
-        return self._queue.under_way()
+        """The numbers of the tasks of each class that somebody works on, in any process."""
+        running = self._queue.running()
+        return {each: frozenset(n for n in numbers if is_driven(self._store, n)) for each, numbers in running.items()}
 
     def look(self) -> bool:
         """Read what is new. True when there was anything."""

@@ -39,12 +39,11 @@ STAGES: Final[Sequence[Stage]] = (_goal_check_offered,)
 
 
 class TaskRun:
-    """A task whose session this process owns. `recovers` says that it was taken up where a dead worker left it."""
+    """A task whose session this process owns."""
 
     def __init__(self, session: Session, journal: Journal, stages: Sequence[Stage]) -> None:
         self.session = session
         self.journal = journal
-        self.recovers = False
         self.had_no_room = False
         """Whether it was left since the file's quota lets no more tasks of its class run."""
         self._stages = stages
@@ -85,10 +84,9 @@ class TaskRun:
                 case Rest():
                     return
                 case Write(events=events):
-                    self.recovers = any(
-                        isinstance(event, TaskState) and event.state == "recovering" for event in events
-                    )
-                    if not await self._written(since, message_id, begins=self._task.state == "pending"):
+                    recovers = any(isinstance(event, TaskState) and event.state == "recovering" for event in events)
+                    begins = recovers or self._task.state == "pending"
+                    if not await self._written(since, message_id, begins=begins):
                         return
                     since = "write"
                 case End(turn=end, task=state):
@@ -104,7 +102,10 @@ class TaskRun:
                     await self.session.woken()
 
     async def _written(self, since: Since, message_id: str, *, begins: bool) -> bool:
-        """Write what is due. False, and nothing written, when the task was to begin and has to wait for others."""
+        """Write what is due. False, and nothing written, when the task `begins` and others are in its way.
+
+        So does one that a dead worker has left.
+        """
         due = partial(self._due, since, message_id)
         if not begins:
             await self.journal.append(due, barrier=True)
@@ -144,9 +145,7 @@ class TaskRun:
             if left_us > 0 or not account.counts_time:
                 await trio.sleep(min(max(left_us, 0), TIME_POLL_US) / 1_000_000)
                 continue
-            if account.halt is None:
-                now_us = journal.clock.now_us()
-                await journal.append(partial(_out_of_time, card, now_us))
+            if await journal.append(partial(_out_of_time, card, journal.clock.now_us())):
                 end = TurnEnd(reason="paused", cause=QUOTA, message=f"{card}: its time is used up")
                 if not self.session.end(end, grace_s=self.session.around.limits.cancel_grace_s):
                     self.session.wake()

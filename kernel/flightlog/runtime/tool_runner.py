@@ -213,13 +213,12 @@ class ToolRunner:
             await self._journal.append(alert)
         end = evolve(self._told(f"Not run: {alert.message}. Try again later."), outcome="denied")
         before = "" if item.call.started is None else "\nIt was started before, and cut off."
-        end = evolve(end, content=text_blocks(text_of(end.content) + before))
-        await self._settle(index, item, Settled(end=end))
+        end, told_by = await self._final(intent, evolve(end, content=text_blocks(text_of(end.content) + before)))
+        await self._settle(index, item, Settled(end=end, told_by=told_by))
         return None
 
     def _demands(self, call: Call) -> list[Demand]:
-        task = self._journal.state.task
-        return self._around.gate.for_call(task.submitted.task_class if task else None, call.name)
+        return self._around.gate.for_call(self._journal.key, call.name)
 
     async def _settle(self, index: int, item: Runnable | CutOff, settled: Settled) -> None:
         """Answer a call that does not run."""

@@ -138,7 +138,7 @@ class Worker:
         for candidate in self._board.first(now_us, count, self._shares, self._full()):
             if len(found) == room:
                 break
-            if self._workers.gate.bounds_tasks and found and not candidate.orphan:
+            if self._workers.gate.bounds_tasks and found:
                 break  # the others once it is known what this one has taken up
             if candidate.number in self._taken or self._busy_until.get(candidate.number, now) > now:
                 continue
@@ -148,7 +148,7 @@ class Worker:
         return found
 
     def _full(self) -> set[TaskClass]:
-        """The classes of which nothing may begin now. What was taken up here counts, whether or not it has begun."""
+        """The classes of which nothing may be taken up now. What was taken up here counts, though it has not begun."""
         if not self._workers.gate.bounds_tasks:
             return set()
         under_way = {each: set(numbers) for each, numbers in self._board.under_way().items()}

@@ -44,6 +44,7 @@ class FileLocks:
             raise translated(error, path) from error
         self._path = path
         self._index: _Index | None = None
+        self._sessions: set[int] = set()  # the system does not tell us of our own
         _held.add(self)
 
     def identity(self) -> tuple[int, int]:
@@ -84,11 +85,20 @@ class FileLocks:
 
     def own_session(self, key: int, number: int = 0) -> bool:
         """Take write lock `number` of session `key`. False when it is held, also by another kernel here."""
-        return self._lock(fcntl.F_WRLCK, _session_byte(key, number), 1)
+        owned = self._lock(fcntl.F_WRLCK, byte := _session_byte(key, number), 1)
+        if owned:
+            self._sessions.add(byte)
+        return owned
 
     def release_session(self, key: int, number: int = 0) -> None:
         """Give the session back. Does nothing in a forked child, where nothing is held."""
-        self._lock(fcntl.F_UNLCK, _session_byte(key, number), 1)
+        self._sessions.discard(byte := _session_byte(key, number))
+        self._lock(fcntl.F_UNLCK, byte, 1)
+
+    def session_owned(self, key: int, number: int = 0) -> bool:
+        """Whether somebody holds write lock `number` of session `key`, here or elsewhere."""
+        byte = _session_byte(key, number)
+        return byte in self._sessions or (self._fd >= 0 and _is_locked(self._fd, byte))
 
     def sync(self) -> None:
         """Bring the database file itself to the disk. Raises a named `StoreError`."""
@@ -99,6 +109,7 @@ class FileLocks:
 
     def close(self) -> None:
         """Release everything."""
+        self._sessions.clear()
         if self._index:
             _let_index_go(self._index)
             self._index = None
@@ -151,6 +162,12 @@ def _let_index_go(index: _Index) -> None:
         index.holders -= 1
         if index.holders == 0 and _indexes.pop(index.identity, None) is index:
             os.close(index.fd)
+
+
+def _is_locked(fd: int, byte: int) -> bool:
+    """Whether another one holds a lock there."""
+    found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
+    return bool(struct.unpack("hhqqi4x", found)[0] != fcntl.F_UNLCK)
 
 
 def _locked(fd: int, kind: int, start: int, length: int) -> bool:

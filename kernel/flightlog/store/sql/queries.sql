@@ -198,12 +198,18 @@ SELECT e.id, e.session, e.kind, e.at, CASE WHEN e.kind = 'request/sent' THEN h.n
 FROM events e NOT INDEXED LEFT JOIN events h ON e.kind = 'request/sent' AND h.session = e.session AND h.seq = e.ref_seq
 WHERE e.id > ? AND (e.kind IN ('request/sent', 'tool/call', 'context/built', 'assistant/message', 'request/failed', 'compaction/end')
   OR e.kind = 'compaction/start' AND e.status = 'summarise') ORDER BY e.id
--- The last row that is older than a time, looked for from the end.
--- name: last_before
-SELECT id FROM events NOT INDEXED WHERE at < ? ORDER BY id DESC LIMIT 1
--- The class of the task that a session is for.
+-- The id behind which all rows stand that were written since a time; none when there are none. Sessions come in with rows of old, so each is asked.
+-- name: all_since
+SELECT min(coalesce((SELECT e.id FROM events e WHERE e.session = k.session AND e.at < ?1 ORDER BY e.seq DESC LIMIT 1),
+  (SELECT e.id - 1 FROM events e WHERE e.session = k.session AND e.seq = 1)))
+FROM session_keys k WHERE (SELECT e.at FROM events e WHERE e.session = k.session ORDER BY e.seq DESC LIMIT 1) >= ?1
+-- The class of the task that a session is for, or an ancestor of it.
 -- name: class_of
-SELECT role FROM events WHERE session = ? AND kind = 'task/submitted'
+WITH RECURSIVE family(session) AS (
+  SELECT ?
+  UNION SELECT p.session FROM family f CROSS JOIN events c ON c.session = f.session AND c.seq = 1 CROSS JOIN session_keys p ON p.name = c.status
+)
+SELECT t.role FROM family f CROSS JOIN events t ON t.session = f.session AND t.kind = 'task/submitted'
 -- name: letters_since
 SELECT DISTINCT session FROM letters WHERE id > ? AND id <= ?
 -- name: has_letters
