@@ -336,7 +336,7 @@ def test_whatever_the_log_all_that_is_written_is_legal_and_leads_to_rest(
     state = log.state
     assume(state.task is not None and not state.claimed)
     if state.closed or state.epoch == 0:
-        state = after(state, OPENED)
+        state = after(state, evolve(OPENED, lock=state.lock))
     for number in range(6):
         action = flow(state, now_us, since, message_id=f"new {number}", leaving=leaving)
         match action:
