@@ -172,6 +172,8 @@ def test_a_worker_is_given_quotas(working: Shell) -> None:
         ["--pool", "urgent:tasks=1"],
         ["--pool", "core:money=1/1m"],
         ["--pool", "core:tasks=0"],
+        ["--pool", "core:tasks=1", "--pool", "core:tasks=2"],
+        ["--rate", "tool:note=1/1m", "--rate", "tool:note=2/1m"],
     ],
     ids=" ".join,
 )

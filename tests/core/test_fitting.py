@@ -95,6 +95,19 @@ def test_what_is_replaced_is_whole_steps_outside_of_the_open_one_and_of_those_to
             assert wish.keep_steps >= len(steps) or not wish.summarises
 
 
+def test_what_was_said_behind_the_last_step_is_not_kept_in_its_place() -> None:
+    """A model that was told that it goes on would else read again what it has just read."""
+    history, open_row = History(), 30
+    for step, row in ((1, 10), (2, 20)):
+        history.add(UserMessage(message_id=f"m{step}", content=text_blocks("more")), row)
+        history.add(answer("ok", f"c{step}"), row + 1)
+        history.add(result(row + 1, 0, f"c{step}"), row + 3)
+    history.add(UserMessage(message_id="goes on", content=text_blocks("This task goes on now.")), 28)
+    pruned = shorter(history, measured(history), open_row, 1000, Wish(keep_steps=1, summarises=False))
+    assert isinstance(pruned, Prune)
+    assert pruned.rows == (11, 11)
+
+
 def test_results_are_shortened_where_that_is_enough_and_else_all_is_summarised() -> None:
     history, open_row = conversation([[3000], [3000], [20], [20]])
     measure, wish = measured(history), Wish(keep_steps=1, summarises=True, note="Look back.")

@@ -46,9 +46,15 @@ def quotas_of(rates: Sequence[str], pools: Sequence[str], tasks_at_once: int | N
         if not sign or not colon or what not in ("tokens", "calls", "tasks"):
             raise UsageError(f"{word!r} is not CLASS:tokens=N/SPAN, CLASS:calls=N/SPAN or CLASS:tasks=N")
         field, given = ("tasks_at_once", _number(word, value)) if what == "tasks" else (what, _rate(word, value))
-        found.setdefault(task_class, {})[field] = given
-    split = [(word, *word.rpartition("=")[::2]) for word in rates]
-    named_rates = {name: _rate(word, value) for word, name, value in split}
+        if field in found.setdefault(task_class, {}):
+            raise UsageError(f"{named} is given twice")
+        found[task_class][field] = given
+    named_rates: dict[str, Rate] = {}
+    for word in rates:
+        name, _, value = word.rpartition("=")
+        if name in named_rates:
+            raise UsageError(f"{name} is given twice")
+        named_rates[name] = _rate(word, value)
     made = {cast("TaskClass", name): _made(partial(Pool, **fields)) for name, fields in found.items()}
     return _made(lambda: Quotas(rates=named_rates, pools=made, tasks_at_once=tasks_at_once))
 
