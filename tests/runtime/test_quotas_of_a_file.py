@@ -292,24 +292,36 @@ async def test_what_never_fits_into_a_pool_waits_for_a_person(
         assert (shown.state, shown.cause, shown.due_at_us) == ("paused", "quota", None)
 
 
+class Waiting:
+    """A tool whose calls take five seconds, and how many of them there were side by side."""
+
+    def __init__(self) -> None:
+        self.most = self._at_once = 0
+
+    @property
+    def tool(self) -> Tool:
+        async def wait() -> str:
+            """Wait."""
+            self._at_once += 1
+            self.most = max(self.most, self._at_once)
+            await trio.sleep(5)
+            self._at_once -= 1
+            return "waited"
+
+        return Tool(body=wait, effect="read")
+
+
 async def test_so_many_tasks_of_a_file_at_once_in_all_kernels(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    path, at_once, most = tmp_path / "a.db", 0, 0
-
-    @tool(effect="read")
-    async def wait() -> str:
-        """Wait."""
-        nonlocal at_once, most
-        at_once += 1
-        most = max(most, at_once)
-        await trio.sleep(5)
-        at_once -= 1
-        return "waited"
-
+    path = tmp_path / "a.db"
+    waiting = Waiting()
     model = FakeModel([calls(("wait", {})), words("Done.")])
     quotas = Quotas(tasks_at_once=3, pools={"batch": Pool(tasks_at_once=1)})
-    async with kernel_of(path, quotas, wait, model=model) as one, kernel_of(path, quotas, wait, model=model) as two:
+    async with (
+        kernel_of(path, quotas, waiting.tool, model=model) as one,
+        kernel_of(path, quotas, waiting.tool, model=model) as two,
+    ):
         for number in range(6):
             await submitted(one, f"n{number}")
             await submitted(one, f"b{number}", "batch")
@@ -320,7 +332,7 @@ async def test_so_many_tasks_of_a_file_at_once_in_all_kernels(
                 assert (await one.tasks.wait(name)).state == "completed"
             one.leave_work()
             two.leave_work()
-    assert most <= 3
+    assert waiting.most <= 3
     running: dict[str, int] = {}
     names = [f"b{number}" for number in range(6)]
     moves = [(r.at_us, name, r.event) for name in names for r in records_of(path, name)]
@@ -351,33 +363,26 @@ async def test_a_task_of_a_dead_worker_that_nobody_can_take_up_keeps_no_other_on
 async def test_tasks_of_dead_workers_are_gone_on_with_no_more_at_once_than_others(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    path, cut, at_once, most = tmp_path / "a.db", tmp_path / "cut.db", 0, 0
-
-    @tool(effect="read")
-    async def wait() -> str:
-        """Wait."""
-        nonlocal at_once, most
-        at_once += 1
-        most = max(most, at_once)
-        await trio.sleep(5)
-        at_once -= 1
-        return "waited"
-
+    path, cut = tmp_path / "a.db", tmp_path / "cut.db"
+    waiting = Waiting()
     model = FakeModel([calls(("wait", {})), words("Done.")])
-    async with kernel_of(path, Quotas(), wait, model=model) as kernel:
+    async with kernel_of(path, Quotas(), waiting.tool, model=model) as kernel:
         for name in "abc":
             await submitted(kernel, name)
         await kernel.work(until_idle=True)
     for name in "abc":
         rows = next(r.seq for r in records_of(path, name) if isinstance(r.event, RequestSent))
         cut_log(path, cut, rows, name)
-    most = 0
-    async with kernel_of(cut, Quotas(tasks_at_once=1), wait, model=model) as kernel, trio.open_nursery() as nursery:
+    waiting.most = 0
+    async with (
+        kernel_of(cut, Quotas(tasks_at_once=1), waiting.tool, model=model) as kernel,
+        trio.open_nursery() as nursery,
+    ):
         nursery.start_soon(kernel.work)
         for name in "abc":
             assert (await kernel.tasks.wait(name)).state == "completed"
         kernel.leave_work()
-    assert most == 1
+    assert waiting.most == 1
 
 
 async def test_quotas_are_looked_at_before_anything_is_opened(tmp_path: Path) -> None:
