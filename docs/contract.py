@@ -36,6 +36,7 @@ REGISTERED = (
     tools.Tool,
     tools.ToolContext,
     tools.ToolOutput,
+    tools.Fact,
     tools.Done,
     tools.NotDone,
     tools.Unknown,
@@ -88,7 +89,7 @@ def page() -> str:
         lines += [f"### {name}", "", f"`{name}{_signature(function)}`", "", _prose(function), ""]
     lines += ["## Points of the loop", "", *_points(), ""]
     lines += ["## What hooks are given", ""]
-    for cls in dict.fromkeys((*(view for view, _ in points().values()), hooks.Failure)):
+    for cls in dict.fromkeys((*(view for view, _ in points().values()), hooks.TaskView, hooks.Failure)):
         lines += _record() if cls is Record else _class(cls)
     lines += ["## What hooks may answer", ""]
     for cls in dict.fromkeys(answer for _, answers in points().values() for answer in answers):

@@ -108,7 +108,8 @@ async def test_a_goal_that_a_summary_hides_is_told_again_last(tmp_path: Path) ->
     assert told(path, task)
     assert set(told(path, task)) == {f"The context 'working_memory' is now:\nTask: {task}\nGoal: {GOAL}"}
     for fragments in model.requests:
-        assert any(GOAL.encode() in fragment for fragment in fragments), "it is never out of sight"
+        summing_up = SUMMARISES.instruction.encode() in fragments[-1]  # of the beginning only
+        assert summing_up or any(GOAL.encode() in fragment for fragment in fragments), "it is never out of sight"
 
 
 def view(*messages: str, goal: str = "count", facts: dict[str, str] | None = None, section: str = "") -> StepView:

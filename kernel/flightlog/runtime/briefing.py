@@ -62,10 +62,10 @@ class Briefing:
             system, spans = joined(static)
             serving = self._serving(state)
             head = self._around.registry.head(serving, system)
-            took_over = state.header is not None and state.header.instead_of and state.model != serving
+            instead_of = self._model if serving != self._model else ""
+            took_over = state.header is not None and state.header.instead_of != instead_of
             rebased = state.task.rebased if state.task else ""
             if reason := changes(state.header, head) or ("model" if took_over else "resync" if rebased else ""):
-                instead_of = self._model if serving != self._model else ""
                 due.append(RequestHeader(head=head, reason=reason, sections=spans, instead_of=instead_of))
         due += _changed_plugins(state.plugins, self._around.registry.versions)
         begins = any(isinstance(event, RequestHeader) for event in due)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -13,7 +14,7 @@ from attrs import evolve
 from flightlog.core import repair
 from flightlog.core.resuming import Forget
 from flightlog.core.state import Call
-from flightlog.runtime import clearing, driver
+from flightlog.runtime import clearing, driver, tool_runner
 from flightlog.runtime.clearing import Runnable
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.tool_checks import ToolChecks
@@ -21,7 +22,7 @@ from flightlog.runtime.tool_output import Rendered, failed
 from flightlog.runtime.tool_runner import ToolRunner
 from flightlog_hookspecs import NotDone, Tool
 from flightlog_hookspecs.errors import StoreError
-from flightlog_hookspecs.events import Resumed, ToolCall, ToolResult
+from flightlog_hookspecs.events import Resumed, ToolCall
 from planted import replaced
 
 
@@ -139,7 +140,8 @@ def result_saved_a_moment_later() -> Iterator[None]:
 
 
 def _is_end_of_a_body(events: Sequence[Any]) -> bool:
-    return any(isinstance(event, ToolResult) and event.call_seq is not None for event in events)
+    """Whether the result of a body is to be written: it is made of the state that it follows."""
+    return any(isinstance(event, partial) and event.func is tool_runner._noting for event in events)
 
 
 @contextmanager
@@ -148,7 +150,7 @@ def result_held_behind_a_slow_sibling() -> Iterator[None]:
     append = Journal.append
 
     async def patient(journal: Journal, *events: Any, **options: Any) -> Any:
-        if len(events) != 1 or not isinstance(events[0], ToolResult) or events[0].call_seq is None:
+        if len(events) != 1 or not _is_end_of_a_body(events):
             return await append(journal, *events, **options)
         held, all_ended = journal.__dict__.setdefault("held", ([], trio.Event()))
         held.append(events[0])

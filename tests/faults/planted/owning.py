@@ -50,7 +50,7 @@ def session_opened_without_its_lock() -> Iterator[None]:
     """Nobody asks whether the session has an owner."""
 
     def careless(store: Store, session: str, key: SessionKey, *, take_over: bool) -> int:
-        return ownership._newest_lock(store, key)
+        return ownership._newest_lock(store, key.key)
 
     with replaced(recovery, "own", careless):
         yield

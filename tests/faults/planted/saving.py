@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from attrs import evolve
+
 from flightlog.core import inbox
 from flightlog.runtime.inbox import Accepted
 from flightlog.runtime.journal import Journal
@@ -34,13 +36,14 @@ def normal_everywhere() -> Iterator[None]:
 
 @contextmanager
 def _normal_for(kind: type) -> Iterator[None]:
-    append = Journal.append
+    make = Journal._make
 
-    async def careless(journal: Journal, *events: Any, barrier: bool = False, **options: Any) -> Any:
-        barrier = barrier and not any(isinstance(event, kind) for event in events)
-        return await append(journal, *events, barrier=barrier, **options)
+    def careless(journal: Journal, *arguments: Any) -> Any:
+        made = make(journal, *arguments)
+        careful = not any(isinstance(record.event, kind) for record in made.records)
+        return evolve(made, barrier=made.barrier and careful)
 
-    with replaced(Journal, "append", careless):
+    with replaced(Journal, "_make", careless):
         yield
 
 

@@ -89,8 +89,8 @@ def half_a_stream_taken_for_an_answer() -> Iterator[None]:
     """Recovery keeps the words of a cut stream as if the model had ended there."""
     cut_attempt = repair._cut_attempt
 
-    def cheerful(step: Step, streamed: tuple[TextBlock, ...]) -> Any:
-        ending = cut_attempt(step, streamed)
+    def cheerful(state: State, step: Step, streamed: tuple[TextBlock, ...]) -> Any:
+        ending = cut_attempt(state, step, streamed)
         return evolve(ending, finish="stop") if isinstance(ending, AssistantMessage) else ending
 
     with replaced(repair, "_cut_attempt", cheerful):
