@@ -195,7 +195,7 @@ def show(name: str, db: str | None, as_json: bool) -> int:
     _describe(output, summary)
     for card in budget:
         used = "" if card.used is None else f"{card.used} of "
-        output.line((f"{one_line(card.card):11}", "dim"), (f" {used}{card.most}", "yellow" if card.warned else ""))
+        output.line((f"{one_line(card.card):10} ", "dim"), (f"{used}{card.most}", "yellow" if card.warned else ""))
     for question in questions:
         output.line(("? ", "yellow"), one_line(question.asked.question, 2000))
         output.line((f"  flightlog task answer {name} {question.seq} {answers_of(question.asked.about)}", "dim"))
