@@ -7,7 +7,7 @@ finds all that was acknowledged and comes to the same end.
 A short read is not an error but a lie: SQLite takes zeros for the rest and may write on top of them. Then
 the self-check may find it, and the log may be refused as damaged; what opens must still be right. Letters have no
 chain: one that was written over is missed by nobody, but SQLite's own check, as `flightlog verify` makes it, says that
-the file is damaged. A host that is lied to may find unfinished what is not.
+the file is damaged. A host that is lied to may find unfinished what is not, or not find what is there.
 """
 
 from __future__ import annotations
@@ -36,11 +36,14 @@ from flightlog.testing.faults.recorder import FAULTS, Plan, Recorder, checkpoint
 from flightlog.testing.faults.report import Report
 from flightlog.testing.faults.workloads import Workload, watched
 from flightlog.testing.faults.world import Fact, Stuck, World
-from flightlog_hookspecs.errors import HeadMismatch, InvariantViolation, LogCorrupt, StoreError
+from flightlog_hookspecs.errors import HeadMismatch, InvariantViolation, LogCorrupt, StoreError, UsageError
 
 _NO_FAULT: Final = Plan(at=-1, fault="io")
 _RECOVERIES: Final = 2
 """So many places of the run are killed to have recoveries that meet faults."""
+
+_OF_A_LIE: Final = (InvariantViolation, Stuck, UsageError)
+"""What a host may be told beside our storage errors when a read has brought less than was there, and no error."""
 
 
 def run_io_errors(
@@ -145,7 +148,7 @@ class _Hunt:
         except BaseException as error:
             cause = leaf(error)
             self.report.refusals[type(cause).__name__] += 1
-            if not isinstance(cause, StoreError) and not (lied and isinstance(cause, (InvariantViolation, Stuck))):
+            if not isinstance(cause, StoreError) and not (lied and isinstance(cause, _OF_A_LIE)):
                 self._add(start, plan, [refused(error)])
         self._add(start, plan, oracles.fail_stop(world.ledger[len(start.facts) :]))
         files = self.bench.photograph()
