@@ -7,6 +7,8 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+import trio
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -23,6 +25,12 @@ settings.register_profile("quick", max_examples=30, derandomize=True, database=N
 settings.register_profile("pr", max_examples=600, database=None, **_COMMON)
 settings.register_profile("nightly", max_examples=10_000, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+@pytest.fixture(autouse=True)
+def _tasks_take_turns_by_the_seed(request: pytest.FixtureRequest) -> None:
+    """What trio runs first of all that is ready is drawn: from the name of the test, and the seed if there is one."""
+    trio._core._run._r.seed(f"{request.config.getoption('hypothesis_seed')} {request.node.nodeid}")
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -325,21 +325,31 @@ async def test_an_exclusive_call_waits_behind_a_question_also_after_a_restart(tm
     check(tmp_path, ["ada", "bob"])
 
 
+@pytest.mark.usefixtures("autojump_clock")
 async def test_a_waiting_call_beside_one_in_doubt_is_closed_as_interrupted(tmp_path: Path) -> None:
-    await suspended(tmp_path, EVERYBODY, guard(ask_unless_bob))
-    started_at = next(
-        record.seq
-        for record in records_of(tmp_path / "a.db")
-        if isinstance(record.event, ToolResult) and record.event.position == 1
-    )
+    runs = trio.Event()
+
+    async def pay(to: str) -> str:
+        runs.set()
+        await trio.sleep(3600)
+        return f"paid {to}"
+
+    tools = [Tool(body=pay, description="Pay.", mode="parallel", effect="write")]
+    async with (
+        trio.open_nursery() as nursery,
+        at_till(tmp_path, EVERYBODY, guard(ask_unless_bob), tools=tools) as (_, session),
+    ):
+        nursery.start_soon(session.run)
+        await asked(session, 2)
+        await runs.wait()
+        rows = len(records_of(tmp_path / "a.db"))
     folder = subfolder(tmp_path)
-    cut_log(tmp_path / "a.db", folder / "a.db", started_at - 1)
-    waiting = len(asked_rows(folder))
-    assert waiting
+    cut_log(tmp_path / "a.db", folder / "a.db", rows)
+    assert len(asked_rows(folder)) == 2
     async with at_till(folder) as (_, session):
         assert session.questions() == []
     assert (ends(folder), outcomes(folder)) == (["interrupted"], ["not_started", "unknown", "not_started"])
-    assert [decision for _, decision in decisions(folder)] == ["cancelled"] * waiting
+    assert [decision for _, decision in decisions(folder)] == ["cancelled"] * 2
     check(folder)
 
 
