@@ -40,7 +40,8 @@ def fly(
     """Run `flightlog` with `arguments` in a child process; kill it with SIGKILL once `shoot` says so.
 
     `watch` and `shoot` are given what stands in the log file, whenever something was committed. The
-    child is stopped before the last look, so that it dies exactly where it was seen.
+    child is stopped before the last look, so that it dies where it was seen; at most one commit further, which was
+    being made just then.
     """
     command = [sys.executable, "-m", "flightlog.cli", *arguments, "--db", db, "--json"]
     with tempfile.TemporaryFile() as errors:
