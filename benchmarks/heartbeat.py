@@ -11,6 +11,7 @@ import gc
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from attrs import define, field
 import flightlog
 from agent import agent, work
 from flightlog.store.connection import ApswDatabase
+from flightlog.store.log_file import LogFile
 from flightlog.testing.memory import memory_folder
 from measure import Answer, Ratio, show
 
@@ -62,12 +64,20 @@ class SlowFile(apsw.VFSFile):
 
 @contextmanager
 def slow_disk() -> Iterator[SlowDisk]:
-    """All connections that are opened meanwhile are to files on a slow disk."""
-    disk, before = SlowDisk(), apsw.vfs_names()[0]
+    """All files that are opened meanwhile are on a slow disk, for SQLite and for the store's own syncs."""
+    disk, before, sync = SlowDisk(), apsw.vfs_names()[0], LogFile.sync
+
+    def slow(file: LogFile) -> None:
+        disk.syncs += 1
+        time.sleep(SYNC_S)
+        sync(file)
+
     apsw.set_default_vfs("slow-disk")
+    LogFile.sync = slow  # type: ignore[method-assign]
     try:
         yield disk
     finally:
+        LogFile.sync = sync  # type: ignore[method-assign]
         apsw.set_default_vfs(before)
 
 
@@ -87,9 +97,11 @@ class Attribution:
             self.collector_s += time.perf_counter() - self._began
 
     def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, its time counted but for what the collector takes of it."""
+        """`function`, its time on the loop's thread counted but for what the collector takes of it."""
 
         def call(*arguments: Any, **named: Any) -> Any:
+            if threading.current_thread() is not threading.main_thread():
+                return function(*arguments, **named)
             began, collected_s = time.perf_counter(), self.collector_s
             try:
                 return function(*arguments, **named)

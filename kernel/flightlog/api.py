@@ -19,6 +19,7 @@ from flightlog.runtime.arriving import checked_name, fork_session, fork_task, im
 from flightlog.runtime.child_opening import House
 from flightlog.runtime.children import Children
 from flightlog.runtime.clock import Boundary, Clock, no_boundary
+from flightlog.runtime.committing import leave_syncs
 from flightlog.runtime.driver import Driver
 from flightlog.runtime.error_groups import beside, single_error
 from flightlog.runtime.feed import Feeds
@@ -64,6 +65,7 @@ class Kernel:
         agent: str = "",
         quotas: Quotas = NO_QUOTAS,
     ) -> None:
+        leave_syncs(store)
         self._store = store
         self._workspace = workspace
         self._clock = clock
@@ -340,6 +342,7 @@ class Kernel:
         self._feeds.close()
         await self.registry.close()
         await self._queries.close()
+        await self._commits.rest()
 
     async def fork(self, source: str, turn: int, name: str, *, title: str = "") -> None:
         """Make session `name` of what the model saw in session `source` up to the end of `turn`.

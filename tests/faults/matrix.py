@@ -66,6 +66,8 @@ BUGS = (
     Bug(saving.acknowledged_before_the_commit, power_loss, "words", "P2", 9),
     Bug(saving.two_transactions_instead_of_one, power_loss, "words", "P3", 46),
     Bug(saving.witness_before_the_commit, power_loss, "words", "P3", 5),
+    Bug(saving.slow_disk_not_waited_for, power_loss, "words", "P2 P3", 72),
+    Bug(saving.believed_before_its_sync, power_loss, "words", "P2 P3", 104),
     Bug(saving.wal_cleaned_away_on_opening, power_loss, "words", "P2 P3", 9),
     Bug(acting.tool_before_its_intent, power_loss, "tools", "P6", 16),
     Bug(acting.repeated_after_a_crash, power_loss, "tools", "P5", 21),

@@ -116,7 +116,7 @@ def test_a_hunt_ends_when_there_were_enough_points() -> None:
 
 def test_a_report_survives_being_noted() -> None:
     with saving.normal_everywhere():
-        report = run_power_loss(named("words"), seed=1, points=40, first_only=True)
+        report = run_power_loss(named("words"), seed=2, points=40, first_only=True)
     assert report.violations
     again = Report.from_json(json.loads(json.dumps(report.as_json())))
     assert again == report

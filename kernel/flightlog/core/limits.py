@@ -22,6 +22,9 @@ BUSY_WAIT_MAX_S: Final = 30.0
 
 BUSY_POLL_S: Final = 0.002
 
+SLOW_SYNC_S: Final = 0.002
+"""A disk whose syncs take longer is waited for in a thread, whose price is a tenth of that."""
+
 DATABASE_WAIT_MAX_S: Final = 30.0
 """How long a transactional call waits for the write lock of its database, or for word that its commit ended."""
 

@@ -41,13 +41,24 @@ class Letterbox:
         self._approvals = approvals
         self._limits = limits
         self._taken = 0
+        self._under_way: trio.Event | None = None
 
     async def take(self) -> bool:
         """Take all letters that wait. True when there were any.
 
-        May be called while it runs: an append that has to wait finds the letter taken. Raises
-        `LogCorrupt` for a letter that is not as it was posted.
+        May be called while it runs, and then waits for that: a letter that the file says is taken may not have been
+        obeyed yet. Raises `LogCorrupt` for a letter that is not as it was posted.
         """
+        while self._under_way is not None:
+            await self._under_way.wait()
+        done = self._under_way = trio.Event()
+        try:
+            return await self._take()
+        finally:
+            self._under_way = None
+            done.set()
+
+    async def _take(self) -> bool:
         journal, any_taken = self._journal, False
         for row in journal.store.letters(journal.key, journal.session, self._taken):
             letter = decode_letter(row)

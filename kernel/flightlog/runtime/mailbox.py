@@ -28,9 +28,9 @@ from flightlog.core.letters import (
 from flightlog.core.quotas import Budget
 from flightlog.core.waking import Wake
 from flightlog.runtime.clock import Clock
+from flightlog.runtime.committing import durably
 from flightlog.runtime.inbox import checked_content, checked_key
 from flightlog.runtime.waking import wished
-from flightlog.runtime.write_lock import when_free
 from flightlog.store.codec import file_blobs
 from flightlog.store.letter_codec import LetterRow, decode_letter, encode_letter
 from flightlog.store.store import Blob, Store
@@ -203,7 +203,7 @@ class Mailbox:
     @trio.lowlevel.enable_ki_protection
     async def _posted(self, letter: LetterRow, files: Sequence[Blob]) -> LetterRow:
         """Enter it, or find the one under its key. Cancelled while it waits, it leaves nothing behind."""
-        return await when_free(self._store, lambda: self._store.post(letter, files))
+        return await durably(self._store, lambda: self._store.post(letter, files))
 
 
 def checked_goal(goal: object) -> str:

@@ -20,11 +20,11 @@ from flightlog.core.limits import LOAD_PAGE_ROWS
 from flightlog.core.state import State
 from flightlog.runtime.clock import Boundary, Clock
 from flightlog.runtime.closing import close_turn
+from flightlog.runtime.committing import durably
 from flightlog.runtime.feed import Feed
 from flightlog.runtime.group_commit import GroupCommit
 from flightlog.runtime.journal import HeadToken, Journal
 from flightlog.runtime.ownership import busy, own
-from flightlog.runtime.write_lock import when_free
 from flightlog.store.codec import Encoded, encode
 from flightlog.store.replay import Replay, check_ending, replaying
 from flightlog.store.store import Blob, NewSession, SessionKey, Store
@@ -191,4 +191,4 @@ async def _create(store: Store, name: str, created: Callable[..., SessionCreated
 
 async def entered(store: Store, session: NewSession, rows: Sequence[Encoded], blobs: Sequence[Blob] = ()) -> bool:
     """Enter `session` with its first `rows` as one; False when its name or its uid is there already."""
-    return await when_free(store, lambda: store.create_session(session, *rows, blobs=blobs))
+    return await durably(store, lambda: store.create_session(session, *rows, blobs=blobs))

@@ -63,8 +63,11 @@ class ApswDatabase(Database):
     def __init__(self, path: str, *, read_only: bool = False, immutable: bool = False, vfs: str | None = None) -> None:
         self._path = path
         self._sql = statements()
-        self._full: bool | None = None
+        self._barrier: bool | None = None
         self._immutable = immutable
+        self._full_pages = 0
+        self.full = False
+        """Whether the -wal waits for somebody who copies it back: see `leave_full`."""
         flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
         name = path
         if immutable:
@@ -150,9 +153,9 @@ class ApswDatabase(Database):
     def begin(self, *, barrier: bool) -> None:
         """Start a write transaction."""
         try:
-            if self._full is not barrier:
+            if self._barrier is not barrier:
                 self._connection.execute(self._sql["synchronous_full" if barrier else "synchronous_normal"])
-                self._full = barrier
+                self._barrier = barrier
             self._connection.execute(self._sql["begin"])
         except apsw.BusyError as error:
             raise Busy from error
@@ -172,6 +175,35 @@ class ApswDatabase(Database):
         with suppress(apsw.Error):
             if self._connection.in_transaction:
                 self._connection.execute(self._sql["rollback"])
+
+    def leave_full(self, leave: bool) -> None:
+        """Leave a full -wal to `begin_wal_anew`, or do as SQLite does by default: copy it back within the commit."""
+        self._full_pages = self._full_pages or self.read("wal_autocheckpoint")[0][0]
+        if leave:
+            self._connection.set_wal_hook(self._filled)
+        else:
+            self._connection.wal_autocheckpoint(self._full_pages)
+            self.full = False
+
+    def _filled(self, _: object, __: str, pages: int) -> int:
+        self.full = pages >= self._full_pages
+        return apsw.SQLITE_OK
+
+    def begin_wal_anew(self) -> None:
+        """Copy the -wal back into the file, and if nobody still needs it let it begin anew.
+
+        The first commit in a new -wal syncs its header, so that is made here too; it changes nothing.
+        """
+        _, pages, copied = self.read("checkpoint_passive")[0]
+        if pages == copied:
+            try:
+                self.begin(barrier=False)
+                self.write("set_open", [(1,)])
+                self.commit()
+            except Busy:
+                pass  # then it is the other's commit that syncs it
+            finally:
+                self.rollback()
 
     def close(self) -> None:
         """Close for good."""

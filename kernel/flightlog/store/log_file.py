@@ -52,6 +52,8 @@ class LogFile:
         self.database = database
         self.locks = locks
         self._witness = witness
+        self._connection = database
+        self._copying: ApswDatabase | None = None
         self._in_place = Watched(path, f"{path}-wal", f"{path}-shm")
         if self._in_place.first[0] != locks.identity():
             raise FileReplaced(f"{path}: was replaced while it was being opened. Try again.")
@@ -69,8 +71,35 @@ class LogFile:
         if self._witness and last_id:
             self._witness.record(last_id)
 
+    def sync(self) -> None:
+        """Bring all that was committed so far to the disk. From any thread."""
+        try:
+            bring_to_disk(f"{self.path}-wal")
+        except OSError as error:
+            raise translated(error, self.path) from error
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the -wal waits for `begin_wal_anew`."""
+        return self._connection.full
+
+    def leave_full(self, leave: bool) -> None:
+        """Whether a commit that fills the -wal leaves it so."""
+        self._connection.leave_full(leave)
+
+    def begin_wal_anew(self) -> None:
+        """Copy the -wal back, on a connection of its own: from any thread, but only one at a time."""
+        if self._copying is None:
+            self._copying = ApswDatabase(self.path)
+            self._copying.configure(read_only=False)
+            self._copying.never_wait()
+        self._copying.begin_wal_anew()
+        self._connection.full = False
+
     def close(self, *, clean: bool) -> None:
         """Close. With `clean`, the last one to close leaves the file marked as closed."""
+        if self._copying:
+            self._copying.close()
         try:
             if clean and self._witness and self.locks.alone():
                 with suppress(Busy, StoreError):

@@ -1,15 +1,20 @@
 """The store: commits appends, reads rows back, and stops for good at the first storage fault.
 
-Synchronous and inline: a commit costs less than a hop to a thread. Callers retry `Busy`.
+Synchronous and inline: a commit costs less than a hop to a thread. Callers retry `Busy`. Only what waits for a slow
+disk may be done elsewhere: a commit that survives power loss is one that does not, and a sync of the -wal.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
+from threading import Lock
 from typing import NamedTuple
 
-from flightlog.core.limits import READ_PAGE_ROWS
+from attrs import frozen
+
+from flightlog.core.limits import READ_PAGE_ROWS, SLOW_SYNC_S
 from flightlog.store.codec import Encoded, EventRow
 from flightlog.store.connection import Busy, Database, Row
 from flightlog.store.letter_codec import LetterRow
@@ -35,8 +40,20 @@ Blob = tuple[bytes, bytes]
 """A payload: its sha256 and its bytes."""
 
 
+@frozen
+class _Barriers:
+    """So many commits were barriers; the id of the last row in them."""
+
+    count: int = 0
+    last_id: int = 0
+
+
+_WEIGHT = 1 / 4
+"""Of the newest sync in the mean of how long they take."""
+
+
 class Store:
-    """One open log file, for one process and one thread."""
+    """One open log file, for one process and one thread, but for what is said to be for any."""
 
     def __init__(self, file: LogFile) -> None:
         self._file = file
@@ -44,6 +61,12 @@ class Store:
         self._stopped: StoreError | None = None
         self._closed = False
         self._last_id = 0
+        self._committed = self._durable = _Barriers()
+        self._syncing = Lock()
+        self._sync_s = 0.0
+        self._defers = False
+        self.syncs_later = False
+        """To be set by who awaits `sync` behind each barrier: on a slow disk commits leave it to that."""
         self.database: Database = file.database
         self.locks = file.locks
         self.path = file.path
@@ -66,10 +89,7 @@ class Store:
         """
         self.check_process()
         if self._stopped:
-            raise StoreStopped(
-                f"{self.path}: the kernel stopped at an earlier storage fault; reopen it to resume. "
-                f"The fault was: {self._stopped}"
-            )
+            raise self.stopped_by()
         if not in_place:
             return
         try:
@@ -82,6 +102,13 @@ class Store:
     def stopped(self) -> bool:
         """Whether a storage fault has ended all writing."""
         return self._stopped is not None
+
+    def stopped_by(self) -> StoreStopped:
+        """The error that nothing is written any more."""
+        return StoreStopped(
+            f"{self.path}: the kernel stopped at an earlier storage fault; reopen it to resume. "
+            f"The fault was: {self._stopped}"
+        )
 
     def stop(self, fault: StoreError) -> StoreError:
         """Refuse everything from now on: what had to be saved could not be. Returns `fault`, to be raised."""
@@ -118,11 +145,12 @@ class Store:
         refused: dict[int, Fenced] = {}
         index = 0
 
-        def enter() -> None:
+        def enter() -> bool:
             nonlocal index
             for index, (append, blobs) in enumerate(appends):
                 if index not in refused:
                     self._insert(append, blobs)
+            return True
 
         # A refusal is rare, so the others simply begin again without it.
         while len(refused) < len(appends):
@@ -138,12 +166,13 @@ class Store:
         """Enter `session` with its first rows; False, and nothing done, when its name or uid is there already."""
         is_new = False
 
-        def enter() -> None:
+        def enter() -> bool:
             nonlocal is_new
             is_new = self.key_of(session.name) is None and self.name_of(session.uid) is None
             if is_new:
                 key = self.database.write("insert_session", [session])
                 self._insert([encoded._replace(row=encoded.row._replace(session=key)) for encoded in rows], blobs)
+            return is_new
 
         self._transact(enter, barrier=True)
         return is_new
@@ -152,12 +181,13 @@ class Store:
         """Enter `letter` and its files, durably, unless one to the same session has its key; returns the one there."""
         found: list[Row] = []
 
-        def enter() -> None:
+        def enter() -> bool:
             if letter.key is not None:
                 found.extend(self.database.read("letter_of_key", letter.session, letter.key))
             if not found:
                 self.database.write("insert_blob", blobs)
                 self.database.write("insert_letter", [letter[1:]])
+            return not found
 
         self._transact(enter, barrier=True)
         return LetterRow._make(found[0]) if found else letter
@@ -166,15 +196,22 @@ class Store:
         """The letters to a session behind letter `after` that were not taken yet, in order."""
         return [LetterRow._make(row) for row in self.read("letters_waiting", key, session, after)]
 
-    def _transact(self, work: Callable[[], None], *, barrier: bool) -> None:
+    def _transact(self, work: Callable[[], bool], *, barrier: bool) -> None:
+        """Commit what `work` writes; it says whether that was anything.
+
+        If not, what it found instead may be another process's and not durable yet, so a barrier owes a sync.
+        """
         self.check_alive(in_place=barrier)
         self._last_id = 0  # what is found to exist already is another's to witness
+        self._choose()
         try:
-            self.database.begin(barrier=barrier)
-            work()
+            self.database.begin(barrier=barrier and not self._defers)
+            wrote, began = work(), time.monotonic()
             self.database.commit()
             if barrier:
-                self._file.record_durable(self._last_id)
+                self._committed = _Barriers(self._committed.count + 1, max(self._committed.last_id, self._last_id))
+                if wrote and not self._defers:
+                    self._reached(self._committed, time.monotonic() - began)
         except (Busy, Fenced):
             self.database.rollback()
             raise
@@ -182,6 +219,58 @@ class Store:
             self.database.rollback()
             self.stop(error if isinstance(error, StoreError) else StoreError(repr(error)))
             raise
+        if not self.syncs_later:
+            self.sync()
+
+    def _choose(self) -> None:
+        """Let commits wait for the disk, or leave that to `sync`: whichever is to be from now on."""
+        defers = self.syncs_later and self._sync_s > SLOW_SYNC_S
+        if defers is not self._defers:
+            self._file.leave_full(defers)
+            self._defers = defers
+
+    def _reached(self, barriers: _Barriers, took_s: float) -> None:
+        """Take note that these are durable, and how long their sync took."""
+        self._durable = barriers
+        self._file.record_durable(barriers.last_id)
+        self._sync_s += (took_s - self._sync_s) * _WEIGHT
+
+    @property
+    def owes_sync(self) -> bool:
+        """Whether a barrier was committed that is not durable yet."""
+        return self._durable.count < self._committed.count
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the -wal is to be copied back by `begin_wal_anew`."""
+        return self._file.is_full
+
+    def sync(self) -> None:
+        """Make all barriers durable that were committed so far. From any thread. Raises `StoreError`, and has stopped.
+
+        One at a time: the system tells only one of two of a write that failed.
+        """
+        with self._syncing:
+            if not self.owes_sync:
+                return
+            self.check_alive(in_place=False)  # that is looked up on the loop's thread only
+            barriers, began = self._committed, time.monotonic()
+            try:
+                self._file.sync()
+            except StoreError as error:
+                raise self.stop(error) from error.__cause__
+            self._reached(barriers, time.monotonic() - began)
+
+    def begin_wal_anew(self) -> None:
+        """Copy the -wal back into the file. From any thread. Raises `StoreError`, and has stopped."""
+        with self._syncing:
+            if not self.is_full:
+                return
+            self.check_alive(in_place=False)
+            try:
+                self._file.begin_wal_anew()
+            except StoreError as error:
+                raise self.stop(error) from error.__cause__
 
     def _insert(self, append: Sequence[Encoded], blobs: Sequence[Blob]) -> None:
         if blobs := [*blobs, *(blob for encoded in append for blob in encoded.blobs)]:
@@ -233,5 +322,6 @@ class Store:
     def close(self) -> None:
         """Close the file. A forked child leaks its connection on purpose: closing would harm the parent."""
         if os.getpid() == self._pid and not self._closed:
-            self._closed = True
-            self._file.close(clean=self._stopped is None)
+            with self._syncing:
+                self._closed = True
+                self._file.close(clean=self._stopped is None)

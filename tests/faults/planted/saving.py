@@ -10,12 +10,14 @@ from typing import Any
 from attrs import evolve
 
 from flightlog.core import inbox
+from flightlog.runtime.group_commit import GroupCommit
 from flightlog.runtime.inbox import Accepted
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.session import Session, Turn
 from flightlog.store import log_file, witness
 from flightlog.store.connection import ApswDatabase
 from flightlog.store.locks import FileLocks
+from flightlog.store.log_file import LogFile
 from flightlog.store.store import Store
 from flightlog_hookspecs.errors import Fenced, StoreError
 from flightlog_hookspecs.events import RequestSent, ToolCall, ToolResult
@@ -139,10 +141,11 @@ def witness_before_the_commit() -> Iterator[None]:
 @contextmanager
 def witness_of_what_a_killed_process_cached() -> Iterator[None]:
     """Recovery does not bring to the disk what it finds, and names it in the witness."""
-    with (
-        replaced(FileLocks, "sync", lambda locks: None),
-        replaced(log_file, "bring_to_disk", lambda path: None),
-    ):
+
+    def hasty(path: str, locks: FileLocks, last_id: int, found: int | None) -> witness.Witness:
+        return witness.Witness(path, last_id, found)
+
+    with replaced(log_file, "_witness", hasty):
         yield
 
 
@@ -172,6 +175,26 @@ def storage_error_swallowed() -> Iterator[None]:
             database.rollback()
 
     with replaced(ApswDatabase, "commit", cheerful):
+        yield
+
+
+@contextmanager
+def slow_disk_not_waited_for() -> Iterator[None]:
+    """What a commit leaves to a later sync is never synced."""
+    with replaced(LogFile, "sync", lambda file: None):
+        yield
+
+
+@contextmanager
+def believed_before_its_sync() -> Iterator[None]:
+    """On a slow disk what was committed becomes the state at once, and is synced later."""
+    commit = GroupCommit._commit
+
+    def hasty(commits: GroupCommit) -> None:
+        commit(commits)
+        commits._accept()
+
+    with replaced(GroupCommit, "_commit", hasty):
         yield
 
 

@@ -35,6 +35,8 @@ PRAGMA recursive_triggers = ON;
 PRAGMA temp_store = MEMORY;
 PRAGMA wal_autocheckpoint = 1000;
 PRAGMA journal_size_limit = 16777216
+-- name: wal_autocheckpoint
+PRAGMA wal_autocheckpoint
 -- name: query_only
 PRAGMA query_only = ON
 -- name: query_more

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from typing import Any, Final
@@ -13,9 +13,9 @@ from typing import Any, Final
 import trio
 
 from flightlog.runtime import clock as kernel_clock
-from flightlog.runtime import recovery, write_lock
+from flightlog.runtime import committing, recovery
 from flightlog.runtime.clock import Clock
-from flightlog.store import log_file
+from flightlog.store import log_file, store
 from flightlog.testing import fixed_clock
 
 _LIFE_US: Final = 3_600_000_000
@@ -71,8 +71,37 @@ def deterministic() -> Iterator[None]:
         # Who looks for letters does so in longer strides when trio's clock jumps, which it finds out by this one.
         (kernel_clock, "time", _Shadow(time, monotonic=lambda: 0.0)),
         (log_file, "time", _Jumping()),
-        (write_lock, "BUSY_POLL_S", 1.0),  # half a minute of waiting for a lock in thirty looks
+        (committing, "BUSY_POLL_S", 1.0),  # half a minute of waiting for a lock in thirty looks
     )
+    with _replaced(replaced):
+        yield
+
+
+@contextmanager
+def slow_disk() -> Iterator[None]:
+    """Commits made inside leave their sync, and a full -wal, to a later moment; other tasks run before and after it.
+
+    As on a disk that is waited for in a thread, but in an order that the seed decides.
+    """
+
+    async def in_turn(work: Callable[[], None]) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.lowlevel.checkpoint()
+            work()
+            await trio.lowlevel.checkpoint()
+
+    with _replaced(
+        (
+            (committing, "is_simulated", lambda: False),
+            (committing, "off_loop", in_turn),
+            (store, "SLOW_SYNC_S", -1.0),
+        )
+    ):
+        yield
+
+
+@contextmanager
+def _replaced(replaced: Iterable[tuple[object, str, object]]) -> Iterator[None]:
     with ExitStack() as undo:
         for module, name, value in replaced:
             undo.callback(setattr, module, name, getattr(module, name))

@@ -22,7 +22,7 @@ from flightlog.testing.faults.disk import Disk, Files
 from flightlog.testing.faults.judge import Judge, refused
 from flightlog.testing.faults.life import Bench, bench, look, new_log, read_log, watched_life
 from flightlog.testing.faults.oracles import Broken
-from flightlog.testing.faults.recorder import checkpoints
+from flightlog.testing.faults.recorder import disk_of
 from flightlog.testing.faults.workloads import named
 from flightlog.testing.faults.world import Done, Fact
 from flightlog_hookspecs.errors import UsageError
@@ -76,7 +76,7 @@ class Golden:
 
     def broken(self) -> list[Broken]:
         """What is wrong with it, judged by the kernel as it is today."""
-        with bench() as place, deterministic(), checkpoints(self.seed):
+        with bench() as place, deterministic(), disk_of(self.seed):
             return trio.run(self._judged, place, clock=trio.testing.MockClock(autojump_threshold=0))
 
     async def _judged(self, place: Bench) -> list[Broken]:

@@ -32,7 +32,7 @@ from flightlog.testing.faults.judge import Judge, leaf, places_in, refused
 from flightlog.testing.faults.life import Bench, bench, live, look, new_log, read_log, watched_life
 from flightlog.testing.faults.oracles import Broken
 from flightlog.testing.faults.power_loss import Enough
-from flightlog.testing.faults.recorder import FAULTS, Plan, Recorder, checkpoints, recording
+from flightlog.testing.faults.recorder import FAULTS, Plan, Recorder, disk_of, recording
 from flightlog.testing.faults.report import Report
 from flightlog.testing.faults.workloads import Workload, watched
 from flightlog.testing.faults.world import Fact, Stuck, World
@@ -60,7 +60,7 @@ def run_io_errors(
     hunt ends at the first violation. `only` repeats one case, as a violation's reproducer names it:
     the operation it was killed at (None: it was not) and the plan.
     """
-    with bench() as place, deterministic(), checkpoints(seed):
+    with bench() as place, deterministic(), disk_of(seed):
         hunt = _Hunt(place, workload, seed, first_only)
         with suppress(Enough):
             trio.run(hunt.run, points, only, clock=trio.testing.MockClock(autojump_threshold=0))

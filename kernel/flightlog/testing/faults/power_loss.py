@@ -26,7 +26,7 @@ from flightlog.testing.faults.golden import Golden
 from flightlog.testing.faults.judge import Ending, Judge, places_in, refused
 from flightlog.testing.faults.life import Bench, Found, Life, bench, look, new_log, watched_life
 from flightlog.testing.faults.oracles import Broken, Claims
-from flightlog.testing.faults.recorder import checkpoints
+from flightlog.testing.faults.recorder import disk_of
 from flightlog.testing.faults.report import Report
 from flightlog.testing.faults.workloads import Workload, mode_of
 from flightlog.testing.faults.world import Fact, surviving
@@ -77,7 +77,7 @@ def run_power_loss(
     of `after`. `only` repeats one case, as a violation's reproducer names it.
     `seed` also decides the order of ready tasks.
     """
-    with bench() as place, deterministic(), checkpoints(seed):
+    with bench() as place, deterministic(), disk_of(seed):
         hunt = _Hunt(place, workload, seed, from_nothing, memo, first_only)
         clock = trio.testing.MockClock(autojump_threshold=0)
         with suppress(Enough):

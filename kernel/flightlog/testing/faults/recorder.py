@@ -12,7 +12,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
 from types import ModuleType
 from typing import Any, Final, Literal
@@ -23,6 +23,7 @@ from attrs import define, field, frozen
 from flightlog.store import locks, log_file, new_file, replacing, witness
 from flightlog.store.connection import ApswDatabase, Busy
 from flightlog.store.statements import statements
+from flightlog.testing.faults.determinism import slow_disk
 from flightlog.testing.faults.disk import WORKSPACE, Kind, Op
 
 _NAMES: Final = {"": "db", "-wal": "wal", "-journal": "journal", "-head": "head"}
@@ -328,6 +329,14 @@ def checkpoints_every(pages: int) -> Iterator[None]:
         texts["connection_settings"] = before
 
 
-def checkpoints(seed: int) -> AbstractContextManager[None]:
-    """Checkpoints in the middle of a short run, at other places for other seeds: each one hides what is not synced."""
-    return checkpoints_every(_CHECKPOINT_PAGES[seed % len(_CHECKPOINT_PAGES)])
+@contextmanager
+def disk_of(seed: int) -> Iterator[None]:
+    """Checkpoints in the middle of a short run, at other places for other seeds: each one hides what is not synced.
+
+    For every second seed the disk is a slow one, which commits do not wait for.
+    """
+    with (
+        checkpoints_every(_CHECKPOINT_PAGES[seed % len(_CHECKPOINT_PAGES)]),
+        slow_disk() if seed % 2 else nullcontext(),
+    ):
+        yield
