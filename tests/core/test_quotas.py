@@ -50,17 +50,29 @@ def test_a_budget_names_its_cards() -> None:
     assert Budget().cards == {}
 
 
+def test_quotas_name_each_rate_after_what_it_bounds() -> None:
+    pools = {"core": Pool(tokens=Rate(5), tasks_at_once=2), "batch": Pool(calls=Rate(6)), "normal": Pool()}
+    given = Quotas(rates={"tool:look": Rate(1), "adapter:a": Rate(2)}, pools=pools)  # type: ignore[arg-type]
+    assert given.bounds == {
+        "rate:tool:look": Rate(1),
+        "rate:adapter:a": Rate(2),
+        "pool:core:tokens": Rate(5),
+        "pool:batch:calls": Rate(6),
+    }
+    assert Quotas(tasks_at_once=3).bounds == {}
+
+
 AMOUNTS = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 4)), max_size=40)
 
 
 @given(AMOUNTS, st.integers(1, 9), st.integers(1, 60))
 def test_no_window_ever_has_more_than_its_rate(wishes: list[tuple[int, int]], most: int, per_s: int) -> None:
     """Whoever waits as long as it is told gets in; and then no window of that length holds more than the rate."""
-    usage, rate, now_us = Usage(), Rate(most, per_s=per_s), 1_000_000_000
+    usage, now_us = Usage({"n": Rate(most, per_s=per_s)}), 1_000_000_000
     used: list[tuple[int, int]] = []
     for gap_s, amount in wishes:
         now_us += gap_s * 1_000_000
-        demand = Demand(name="n", rate=rate, amount=amount)
+        demand = Demand(name="n", amount=amount)
         wait_us = usage.wait_us(demand, now_us)
         if amount > most:
             assert wait_us == math.inf
@@ -76,18 +88,18 @@ def test_no_window_ever_has_more_than_its_rate(wishes: list[tuple[int, int]], mo
 
 
 def test_what_is_taken_counts_until_it_is_settled() -> None:
-    usage, demand = Usage(), Demand(name="n", rate=Rate(10), amount=4)
+    usage, demand = Usage({"n": Rate(10)}), Demand(name="n", amount=4)
     usage.take("n", 1, 0, 7)
     assert usage.wait_us(demand, 0) == SETTLES_US, "nobody knows when it is settled, but it is looked again"
     assert usage.wait_us(evolve(demand, amount=11), 0) == math.inf
-    assert usage.used(demand, 0) == 7
+    assert usage.used("n", 0) == 7
     usage.settle("n", 1)
     usage.add("n", 0, 3)
     assert usage.wait_us(demand, 0) == 0
 
 
 def test_what_was_taken_long_ago_is_waited_for_no_longer_than_its_rate_looks_back() -> None:
-    usage, demand = Usage(), Demand(name="n", rate=Rate(10, per_s=600), amount=4)
+    usage, demand = Usage({"n": Rate(10, per_s=600)}), Demand(name="n", amount=4)
     usage.take("n", 1, 0, 7)  # by one that has died since
     assert usage.wait_us(demand, 100_000_000) == LONG_TAKEN_US
     assert usage.wait_us(demand, 590_000_000) == 10_000_000
@@ -96,19 +108,49 @@ def test_what_was_taken_long_ago_is_waited_for_no_longer_than_its_rate_looks_bac
 
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_clock_that_is_put_back_keeps_nobody_waiting_longer_than_a_rate_looks_back(taken: bool) -> None:
-    usage, rate, day_us = Usage(), Rate(10, per_s=60), 86_400_000_000
+    usage, day_us = Usage({"n": Rate(10, per_s=60)}), 86_400_000_000
     if taken:
         usage.take("n", 1, 2 * day_us, 10)
     else:
         usage.add("n", 2 * day_us, 10)
-    demand = Demand(name="n", rate=rate)
+    demand = Demand(name="n")
     assert 0 < usage.wait_us(demand, day_us) <= 60_000_000
     assert usage.wait_us(demand, day_us + 60_000_000) == 0
 
 
 def test_what_comes_in_from_long_ago_does_not_count() -> None:
-    usage, demand = Usage(), Demand(name="n", rate=Rate(3, per_s=60))
+    usage, demand = Usage({"n": Rate(3, per_s=60)}), Demand(name="n")
     usage.add("n", 1_000_000_000, 2)
     usage.add("n", 5, 100)
     assert usage.wait_us(demand, 1_010_000_000) == 0
-    assert usage.used(demand, 1_010_000_000) == 2
+    assert usage.used("n", 1_010_000_000) == 2
+
+
+@given(st.lists(st.tuples(st.sampled_from(["add", "take", "settle"]), st.sampled_from("nox"), st.integers(0, 9))))
+def test_of_what_no_rate_bounds_nothing_is_kept(said: list[tuple[str, str, int]]) -> None:
+    usage = Usage({"n": Rate(3)})
+    for what, name, number in said:
+        match what:
+            case "add":
+                usage.add(name, number, 1)
+            case "take":
+                usage.take(name, number, number, 1)
+            case _:
+                usage.settle(name, number)
+    assert usage._used.keys() | usage._taken.keys() <= {"n"}
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(-300, 100)), max_size=40))
+def test_what_no_rate_looks_back_to_is_forgotten_though_nobody_asks_for_it(said: list[tuple[bool, int]]) -> None:
+    """In whatever order it came: logs are brought in from elsewhere, and clocks are put back."""
+    usage, asked = Usage({"n": Rate(3, per_s=60)}), Usage({"n": Rate(3, per_s=60)})
+    for number, (taken, at_s) in enumerate(said):
+        for each in (usage, asked):
+            if taken:
+                each.take("n", number, at_s * 1_000_000, 1)
+            else:
+                each.add("n", at_s * 1_000_000, 1)
+    usage.forget(0)
+    assert usage.used("n", 0) == asked.used("n", 0), "what still counts is kept"
+    usage.forget(160_000_000)
+    assert not any((*usage._used.values(), *usage._taken.values()))

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import trio
@@ -383,6 +383,78 @@ async def test_tasks_of_dead_workers_are_gone_on_with_no_more_at_once_than_other
             assert (await kernel.tasks.wait(name)).state == "completed"
         kernel.leave_work()
     assert waiting.most == 1
+
+
+@tool(mode="parallel", effect="read")
+async def listen() -> str:
+    """Listen."""
+    return "nothing"
+
+
+async def run_everything(kernel: Kernel) -> None:
+    """A task of each class, and a session without one, each with a request and calls of both tools."""
+    for task_class in get_args(TaskClass):
+        await submitted(kernel, task_class, task_class)
+    await kernel.work(until_idle=True)
+    assert {(await kernel.tasks.show(each)).state for each in get_args(TaskClass)} == {"completed"}
+    async with kernel.session("s", model="fake:m") as session:
+        await session.followup("go")
+        await session.run()
+
+
+@pytest.mark.parametrize(
+    ("quotas", "kept"),
+    [
+        (Quotas(rates={"tool:look": Rate(99)}), {"rate:tool:look"}),
+        (Quotas(rates={"adapter:fake": Rate(99)}), {"rate:adapter:fake"}),
+        (Quotas(pools={"batch": Pool(calls=Rate(99))}), {"pool:batch:calls"}),
+        (Quotas(pools={"core": Pool(tokens=Rate(10**6), tasks_at_once=2)}), {"pool:core:tokens"}),
+        (Quotas(tasks_at_once=3, pools={"core": Pool(tasks_at_once=2)}), set()),
+    ],
+    ids=lambda each: ",".join(each) if isinstance(each, set) else "",
+)
+async def test_of_what_no_quota_bounds_nothing_is_kept_in_memory_whatever_runs(
+    tmp_path: Path, quotas: Quotas, kept: set[str], autojump_clock: trio.testing.MockClock
+) -> None:
+    model = FakeModel([calls(("look", {"at": 1}), ("listen", {})), words("Seen.")])
+    path = tmp_path / "a.db"
+    async with kernel_of(path, quotas, look, listen, model=model) as kernel:
+        await run_everything(kernel)
+        usage = kernel._gate._usage
+        assert usage._used.keys() == kept
+        assert usage._taken.keys() == {each for each in kept if each.endswith("tokens")}
+
+
+@pytest.mark.parametrize("pools", [{}, {"core": Pool(tasks_at_once=2)}], ids=["no pool", "a pool of tasks"])
+async def test_nobody_asks_for_the_class_of_a_session_where_no_pool_counts_what_it_uses(
+    tmp_path: Path, pools: dict[TaskClass, Pool], autojump_clock: trio.testing.MockClock
+) -> None:
+    model = FakeModel([calls(("look", {"at": 1}), ("listen", {})), words("Seen.")])
+    quotas = Quotas(rates={"tool:look": Rate(99), "adapter:fake": Rate(99)}, pools=pools)
+    async with kernel_of(tmp_path / "a.db", quotas, look, listen, model=model) as kernel:
+        await run_everything(kernel)
+        assert kernel._gate._classes == {}
+
+
+async def test_what_others_use_is_forgotten_in_time_though_it_is_never_asked_for_here(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path, quotas = tmp_path / "a.db", Quotas(rates={"tool:look": Rate(99), "tool:listen": Rate(9, per_s=5)})
+    looks = FakeModel([calls(("look", {"at": 1})), words("Seen.")])
+    listens = FakeModel([calls(("listen", {}), ("listen", {})), words("Heard.")])
+    async with (
+        kernel_of(path, quotas, look, model=looks) as one,
+        kernel_of(path, quotas, listen, model=listens) as two,
+    ):
+        for kernel, name in ((one, "a"), (two, "b"), (one, "c")):
+            await submitted(kernel, name)
+            await kernel.work(until_idle=True)
+        assert len(one._gate._usage._used["rate:tool:listen"]) == 2
+        await trio.sleep(6)
+        await submitted(one, "d")
+        await one.work(until_idle=True)
+        assert not one._gate._usage._used["rate:tool:listen"]
+        assert len(one._gate._usage._used["rate:tool:look"]) == 2, "the last call is counted by the next look"
 
 
 async def test_quotas_are_looked_at_before_anything_is_opened(tmp_path: Path) -> None:

@@ -150,6 +150,17 @@ class Quotas:
     tasks_at_once: int | None = _card()
     """Tasks of the file that are worked on at the same time, in any process."""
 
+    @property
+    def bounds(self) -> dict[str, Rate]:
+        """All rates, by the name of what each of them bounds: `rate:tool:NAME`, `pool:CLASS:tokens`, and so on."""
+        pools = {
+            f"pool:{task_class}:{what}": rate
+            for task_class, pool in self.pools.items()
+            for what, rate in (("tokens", pool.tokens), ("calls", pool.calls))
+            if rate is not None
+        }
+        return {f"rate:{name}": rate for name, rate in self.rates.items()} | pools
+
     def pool(self, task_class: TaskClass | None) -> Pool:
         """That of a class; one without bounds for what is no task."""
         return self.pools.get(task_class, NO_POOL) if task_class else NO_POOL

@@ -44,32 +44,31 @@ class Gate:
     _store: Store
     _clock: Clock
     quotas: Quotas = NO_QUOTAS
-    _usage: Usage = field(factory=Usage, init=False)
+    _usage: Usage = field(init=False)
     _seen: int | None = field(default=None, init=False)
     _classes: dict[int, TaskClass | None] = field(factory=dict, init=False)
     _turn: trio.Lock = field(factory=trio.Lock, init=False)
     _board: TaskBoard | None = field(default=None, init=False)
 
+    @_usage.default
+    def _nothing_used(self) -> Usage:
+        return Usage(self.quotas.bounds)
+
     def for_request(self, key: int, adapter: str, tokens: int) -> list[Demand]:
         """What a request of session `key` needs that has about so many tokens."""
-        task_class = self._class_of(key)
-        pool = self.quotas.pool(task_class)
-        demands = self._of_rate(f"adapter:{adapter}") + self._calls(task_class)
-        if pool.tokens is not None:
-            demands.append(Demand(name=f"pool:{task_class}:tokens", rate=pool.tokens, amount=tokens))
-        return demands
+        pool = f"pool:{self._class_of(key)}"
+        return self._bounded(
+            Demand(name=f"rate:adapter:{adapter}"),
+            Demand(name=f"{pool}:calls"),
+            Demand(name=f"{pool}:tokens", amount=tokens),
+        )
 
     def for_call(self, key: int, tool: str) -> list[Demand]:
         """What a call of `tool` in session `key` needs."""
-        return self._of_rate(f"tool:{tool}") + self._calls(self._class_of(key))
+        return self._bounded(Demand(name=f"rate:tool:{tool}"), Demand(name=f"pool:{self._class_of(key)}:calls"))
 
-    def _of_rate(self, name: str) -> list[Demand]:
-        rate = self.quotas.rates.get(name)
-        return [Demand(name=f"rate:{name}", rate=rate)] if rate else []
-
-    def _calls(self, task_class: TaskClass | None) -> list[Demand]:
-        rate = self.quotas.pool(task_class).calls
-        return [Demand(name=f"pool:{task_class}:calls", rate=rate)] if rate else []
+    def _bounded(self, *demands: Demand) -> list[Demand]:
+        return [each for each in demands if each.name in self._usage.rates]
 
     @asynccontextmanager
     async def through(self, demands: Sequence[Demand], *, patience_s: float) -> AsyncIterator[Full | None]:
@@ -84,6 +83,7 @@ class Gate:
             async with self._held():
                 self._look()
                 now_us = self._clock.now_us()
+                self._usage.forget(now_us)
                 waits = [(self._usage.wait_us(demand, now_us), demand) for demand in demands]
                 wait_us, demand = max(waits, key=lambda each: each[0])
                 if wait_us == 0:
@@ -91,8 +91,8 @@ class Gate:
                     return
                 full = Full(
                     name=demand.name,
-                    used=self._usage.used(demand, now_us),
-                    most=demand.rate.most,
+                    used=self._usage.used(demand.name, now_us),
+                    most=self._usage.rates[demand.name].most,
                     free_at_us=None if wait_us == math.inf else now_us + int(wait_us),
                 )
             if wait_us > patience_s * 1_000_000:
@@ -131,8 +131,7 @@ class Gate:
     def _look(self) -> None:
         """Read what was used since the last look, in the first one as far back as any quota reaches."""
         if self._seen is None:
-            rates = [*self.quotas.rates.values(), *(r for p in self.quotas.pools.values() for r in (p.tokens, p.calls))]
-            longest_us = int(max(rate.per_s for rate in rates if rate is not None) * 1_000_000)
+            longest_us = int(max(rate.per_s for rate in self._usage.rates.values()) * 1_000_000)
             before = self._store.read("all_since", self._clock.now_us() - longest_us)[0][0]
             self._seen = self._store.read("last_id")[0][0] if before is None else before
         for row in self._store.read("used_since", self._seen):
@@ -160,7 +159,9 @@ class Gate:
                 self._usage.add(tokens, at_us, charged or 0)
 
     def _class_of(self, key: int) -> TaskClass | None:
-        """That of the task that session `key` works for, as a child too; None for no task."""
+        """That of the task that session `key` works for, as a child too; None for no task, and where no pool cares."""
+        if not any(pool.tokens or pool.calls for pool in self.quotas.pools.values()):
+            return None
         if key not in self._classes:
             found = self._store.read("class_of", key)
             self._classes[key] = found[0][0] if found else None
