@@ -193,19 +193,20 @@ class Compacting:
         failures: list[Failure] = []
         while True:
             price = self._around.registry.price_of(start.model)
-            meter = Meter(answer_room(self._journal.state.account, before, summary=True))
+            account = self._journal.state.account
+            meter = Meter(answer_room(account, before, summary=True))
             answer = await self._ask(adapter, request, start, meter)
             if isinstance(answer, Full):
                 return answer
             if isinstance(answer, AssistantMessage):
                 summary, end = self._summed_up(answer, cut, compactor, before)
-                if self._journal.state.account is not None:
+                if account is not None:
                     counted = answer.input_tokens + answer.output_tokens + answer.cached_tokens
                     end = evolve(end, charge=charge(before, cost(answer), counted + answer.cache_write_tokens))
                 await self._journal.append(*summary, evolve(end, price=price), barrier=True)
                 return end
             failed = CompactionEnd(outcome="failed", message=self._around.redacting.text(str(answer)))
-            end = evolve(failed, charge=before + meter.tokens if meter.tokens else 0)
+            end = evolve(failed, charge=meter.charge(before) if account else 0)
             await self._journal.append(end)
             failures.append(Failure(model=start.model, kind=answer.kind))
             after_s = await self._again_after(answer, failures)

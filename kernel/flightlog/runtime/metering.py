@@ -21,10 +21,10 @@ class Meter:
     _waiting: list[str] = field(factory=list, init=False)
 
     def take(self, text: str) -> None:
-        """Count one delta, with others: alone it would be no word."""
+        """Count one delta, with others: alone it would be no word. Where any number may arrive, only if asked for."""
         self._waiting.append(text)
         self._chars += len(text)
-        if self._chars >= _CHUNK_CHARS:
+        if self.room is not None and self._chars >= _CHUNK_CHARS:
             self._tokens += estimate("".join(self._waiting))
             self._waiting, self._chars = [], 0
 
@@ -32,6 +32,11 @@ class Meter:
     def tokens(self) -> int:
         """What has arrived."""
         return self._tokens + (estimate("".join(self._waiting)) if self._waiting else 0)
+
+    def charge(self, asked: int) -> int:
+        """What an answer that was cut off counts with its request of about `asked` tokens; 0 if none of it is there."""
+        arrived = self.tokens
+        return asked + arrived if arrived else 0
 
     @property
     def full(self) -> bool:

@@ -136,7 +136,7 @@ class Requests:
         """That the budget had no room for more of the answer: the session pauses."""
         account = self._journal.state.account
         assert account is not None, "without a budget there is room for everything"
-        charged = account.asked + meter.tokens
+        charged = meter.charge(account.asked)
         failed = RequestFailed(
             attempt=attempt, failure=error.kind, message=error.message, retryable=False, charged=charged
         )
@@ -152,7 +152,7 @@ class Requests:
         advice = await self._hooks.advice(attempt, error, failures, left)
         message = f"{said}; the provider asks to wait {wish_s:g} s" if wish_s else said
         account = self._journal.state.account
-        charged = account.asked + meter.tokens if account and meter.tokens else 0
+        charged = meter.charge(account.asked) if account else 0
         failed = RequestFailed(
             attempt=attempt, failure=error.kind, message=message, retryable=error.retryable, charged=charged
         )
