@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flightlog.core.tokens import estimate
+from flightlog.core.tokens import PER_CHARACTER_MAX, estimate
 
 # Letters, signs and scripts as they come; long runs of one sign apart, which every tokenizer cuts where it likes.
 texts = st.text(max_size=300) | st.sampled_from(["", " ", "\n\n", "\ud800", "\0", "{}", "你好", "🎉", "a" * 5000])
@@ -15,6 +15,11 @@ texts = st.text(max_size=300) | st.sampled_from(["", " ", "\n\n", "\ud800", "\0"
 @given(texts)
 def test_only_nothing_costs_nothing(text: str) -> None:
     assert (estimate(text) == 0) == (not text)
+
+
+@given(texts | st.text("😀🎉A1-\n", max_size=300))
+def test_no_text_costs_more_than_its_characters_may(text: str) -> None:
+    assert estimate(text) <= PER_CHARACTER_MAX * len(text)
 
 
 @given(texts, texts)

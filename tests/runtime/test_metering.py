@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flightlog.core.tokens import estimate
@@ -54,8 +54,13 @@ def test_an_answer_that_was_cut_off_is_charged_with_its_request_once_any_of_it_h
     assert meter.charge(70) == 70 + meter.tokens > 70 + 600
 
 
-@given(st.lists(st.text(max_size=400), max_size=20), st.integers(0, 2_000))
-def test_it_is_full_once_more_has_arrived_than_may(deltas: list[str], room: int) -> None:
+ANYTHING = st.text(max_size=400) | st.text("😀A1 ", max_size=400)
+
+
+@given(st.lists(ANYTHING, max_size=20), st.integers(0, 2_000))
+@example(["😀"], 1)
+@example(["😀" * 600], 1_000)
+def test_it_is_full_as_soon_as_more_has_arrived_than_may(deltas: list[str], room: int) -> None:
     meter = Meter(room)
     for delta in deltas:
         meter.take(delta)

@@ -36,6 +36,9 @@ _PIECES: Final = re.compile(rb" ?A?a+| ?A+|0{1,3}| ?\.+n*|n+| +|t+|c+|k+|L+|w+|e
 _FLAT: Final = {"0": 1.2, "n": 0.9, "t": 0.85}
 _PER_CHARACTER: Final = {"c": 0.6, "k": 0.78, "L": 0.43, "w": 0.9, "e": 2.0}
 
+PER_CHARACTER_MAX: Final = 3
+"""No text is taken for more tokens than so many for each of its characters."""
+
 
 def estimate(text: str) -> int:
     """The number of tokens `text` is likely to be; 0 only for none. Some tens of microseconds a KiB."""

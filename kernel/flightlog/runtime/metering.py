@@ -6,7 +6,7 @@ from typing import Final
 
 from attrs import define, field
 
-from flightlog.core.tokens import estimate
+from flightlog.core.tokens import PER_CHARACTER_MAX, estimate
 
 _CHUNK_CHARS: Final = 1024
 
@@ -41,6 +41,6 @@ class Meter:
     @property
     def full(self) -> bool:
         """Whether more has arrived than may. A chunk is looked at once it is there."""
-        if self.room is None or self._tokens + self._chars <= self.room:  # no text has more tokens than characters
+        if self.room is None or self._tokens + self._chars * PER_CHARACTER_MAX <= self.room:
             return False
         return self.tokens > self.room
