@@ -340,6 +340,11 @@ class AssistantMessage:
     charge: int = 0
 
     @property
+    def counted(self) -> int:
+        """All tokens of it that its provider has counted, whatever it says."""
+        return sum(_amounts(self))
+
+    @property
     def charged(self) -> int:
         """The tokens that count for a budget."""
         return _charged(self)
@@ -624,6 +629,11 @@ class CompactionEnd:
     charge: int = 0
 
     @property
+    def counted(self) -> int:
+        """All tokens of it that its provider has counted, whatever it says."""
+        return sum(_amounts(self))
+
+    @property
     def charged(self) -> int:
         """The tokens that count for a budget."""
         return _charged(self)
@@ -631,7 +641,7 @@ class CompactionEnd:
     @property
     def asked(self) -> bool:
         """Whether a model was asked, and said what that took."""
-        return any((self.input_tokens, self.output_tokens, self.cached_tokens, self.cache_write_tokens))
+        return any(_amounts(self))
 
     @property
     def cost_pico(self) -> int | None:
@@ -639,15 +649,17 @@ class CompactionEnd:
         return _cost_pico(self)
 
 
+def _amounts(asked: AssistantMessage | CompactionEnd) -> tuple[int, int, int, int]:
+    return asked.input_tokens, asked.output_tokens, asked.cached_tokens, asked.cache_write_tokens
+
+
 def _charged(asked: AssistantMessage | CompactionEnd) -> int:
     """Bounded, so that nonsense of a provider can be added up."""
-    counted = asked.input_tokens + asked.output_tokens + asked.cached_tokens + asked.cache_write_tokens
-    return min(max(asked.charge, counted, 0), CHARGED_MAX)
+    return min(max(asked.charge, asked.counted, 0), CHARGED_MAX)
 
 
 def _cost_pico(asked: AssistantMessage | CompactionEnd) -> int | None:
-    price = asked.price
-    amounts = (asked.input_tokens, asked.output_tokens, asked.cached_tokens, asked.cache_write_tokens)
+    price, amounts = asked.price, _amounts(asked)
     if price is None or not any(amounts) or min(amounts) < 0:
         return None
     cost = 0

@@ -107,6 +107,14 @@ def test_a_card_counts_what_the_log_says(card: str, events: tuple[Event, ...], u
     assert account_of(*events).used_of(card) == used
 
 
+@pytest.mark.parametrize("kind", ["input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens"])
+@pytest.mark.parametrize("answer", [evolve(SAID, input_tokens=0, output_tokens=0), CompactionEnd(outcome="done")])
+def test_tokens_of_every_kind_count(answer: AssistantMessage | CompactionEnd, kind: str) -> None:
+    more: Any = {kind: 7}
+    assert answer.counted == 0
+    assert evolve(answer, **more).counted == evolve(answer, **more).charged == 7
+
+
 def test_what_children_were_given_is_not_left_until_they_settle() -> None:
     spawned = SubagentSpawned(child="c", subagent="s", depth=1, invocation_id="i", task="t", tokens=50)
     lending = account_of(spawned, tokens=100)

@@ -232,10 +232,10 @@ def counted(task: Task, event: Event) -> Task:
             return changed(task, calls=task.calls + 1)
         case AssistantMessage():
             history = extended(task.history, event)
-            tokens = task.tokens + _tokens(event)
+            tokens = task.tokens + event.counted
             return changed(task, tokens=tokens, history=history, recalled=False, stale=frozenset())
         case CompactionEnd():
-            return changed(task, tokens=task.tokens + _tokens(event))
+            return changed(task, tokens=task.tokens + event.counted)
         case ToolResult() if event.call_seq is not None and event.replaces is None:
             ended = (event.name, event.outcome)
             tally = MappingProxyType({**task.tally, ended: task.tally.get(ended, 0) + 1})
@@ -244,10 +244,6 @@ def counted(task: Task, event: Event) -> Task:
             return changed(task, history=extended(task.history, event))
         case _:
             return task
-
-
-def _tokens(event: AssistantMessage | CompactionEnd) -> int:
-    return event.input_tokens + event.output_tokens + event.cached_tokens + event.cache_write_tokens
 
 
 def checkpointed(task: Task, event: CheckpointWritten, seq: int, judged: Mark | Doubted) -> Task:

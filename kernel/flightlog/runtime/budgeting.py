@@ -87,5 +87,4 @@ class Budgeting:
         account = self._journal.state.account
         if account is None:
             return 0
-        counted = answer.input_tokens + answer.output_tokens + answer.cached_tokens + answer.cache_write_tokens
-        return charge(account.asked, cost(answer), counted)
+        return charge(account.asked, cost(answer), answer.counted)

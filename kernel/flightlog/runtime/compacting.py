@@ -201,8 +201,7 @@ class Compacting:
             if isinstance(answer, AssistantMessage):
                 summary, end = self._summed_up(answer, cut, compactor, before)
                 if account is not None:
-                    counted = answer.input_tokens + answer.output_tokens + answer.cached_tokens
-                    end = evolve(end, charge=charge(before, cost(answer), counted + answer.cache_write_tokens))
+                    end = evolve(end, charge=charge(before, cost(answer), answer.counted))
                 await self._journal.append(*summary, evolve(end, price=price), barrier=True)
                 return end
             failed = CompactionEnd(outcome="failed", message=self._around.redacting.text(str(answer)))
