@@ -19,6 +19,7 @@ from flightlog.events import (
     BudgetGranted,
     CheckpointWritten,
     CompactionEnd,
+    CompactionStart,
     LetterTaken,
     RequestFailed,
     RequestHeader,
@@ -225,6 +226,25 @@ async def test_where_only_the_budget_has_no_room_for_a_summary_the_task_pauses_w
         await submitted(kernel, Budget(tokens=1_200), max_input_tokens=420, degradation=())
         assert (await go_on(kernel)).startswith("paused quota tokens: ")
         assert f"Page {len(events_of(path, ToolCall, 't')) - 1}:" in kernel.read("t").messages()[-1].text
+    assert_within(path)
+
+
+@pytest.mark.parametrize("budget", [Budget(requests=9), Budget(requests_of={"fake": 9})], ids=["all", "of an adapter"])
+async def test_where_only_a_summary_has_no_request_left_the_task_pauses_with_what_it_has_just_read(
+    tmp_path: Path, budget: Budget
+) -> None:
+    path, model = tmp_path / "a.db", FakeModel(looking(9))
+    summarises = Bundle(compactors=[Compactor(name="summarises", keep_steps=1, instruction="In short.")])
+    async with opened(path, model, look, plugins=[summarises]) as kernel:
+        await submitted(kernel, budget, max_input_tokens=420, degradation=())
+        (card,) = budget.cards
+        assert await go_on(kernel) == f"paused quota {card}: 8 of 9 are used"
+        assert f"Page {len(events_of(path, ToolCall, 't')) - 1}:" in kernel.read("t").messages()[-1].text
+        assert alerts(path)[-1] == (card, "exceeded", "pauses")
+        asked = [start.level for start in events_of(path, CompactionStart, "t")].count("summarise")
+        await kernel.tasks.grant("t", Budget(requests=30) if card == "requests" else Budget(requests_of={"fake": 30}))
+        await go_on(kernel)
+        assert [start.level for start in events_of(path, CompactionStart, "t")].count("summarise") > asked
     assert_within(path)
 
 

@@ -57,9 +57,6 @@ ONE_CALL: Final = frozenset({"step_tokens", "step_s", "tools_at_once"})
 
 TIME_CARDS: Final = frozenset({"active_s", "step_s"})
 
-LASTING: Final = frozenset({"tokens", "requests"})
-"""Cards without which a task cannot go on until more is granted."""
-
 NAMES: Final = frozenset(
     {
         *ONE_CALL,
@@ -79,6 +76,11 @@ def is_card(name: str) -> bool:
     """Whether there is such a card."""
     kind, colon, rest = name.partition(":")
     return name in NAMES if not colon else kind in ("requests", "calls") and bool(rest)
+
+
+def is_lasting(card: str) -> bool:
+    """Whether a task cannot go on without `card` until more is granted."""
+    return card.partition(":")[0] in ("tokens", "requests")
 
 
 def warnings(account: Account | None) -> tuple[BudgetAlert, ...]:

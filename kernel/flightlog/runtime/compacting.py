@@ -7,7 +7,7 @@ from typing import Final
 import trio
 from attrs import define, evolve
 
-from flightlog.core.budget import LASTING, answer_room, charge, short_for_summary
+from flightlog.core.budget import answer_room, charge, is_lasting, short_for_summary
 from flightlog.core.fitting import Measure, Prune, Summarise, Wish, cost, judged, least, room, shorter, summary_text
 from flightlog.core.state import State
 from flightlog.runtime.gate import Full, patience_s
@@ -223,7 +223,7 @@ class Compacting:
         """That the session has to wait until more of `card` is granted, if it has."""
         account = self._journal.state.account
         assert account is not None, "only a budget has cards"
-        if card not in LASTING:
+        if not is_lasting(card):
             return None
         return Full(name=card, used=account.used_of(card), most=account.cards[card], free_at_us=None)
 
