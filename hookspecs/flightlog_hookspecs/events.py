@@ -67,7 +67,8 @@ CHARGED_MAX: Final = 2**40
 AnswerFinish = Literal[FinishReason, "interrupted"]
 AlertLevel = Literal["warning", "exceeded"]
 AlertThen = Literal["goes_on", "shed", "pauses"]
-Move = Literal["compress", "shrink", "smaller_model", "pause"]
+Degradation = Literal["compress", "shrink", "smaller_model"]
+Move = Literal[Degradation, "pause"]
 """What is done for a task that runs out of tokens."""
 
 
@@ -716,7 +717,7 @@ class TaskSubmitted:
     times: int | None = None
     sub_goals: tuple[SubGoal, ...] = ()
     smaller_model: str = ""
-    degradation: tuple[Move, ...] = ("compress", "shrink", "smaller_model")
+    degradation: tuple[Degradation, ...] = ("compress", "shrink", "smaller_model")
     max_input_tokens: int | None = None
 
 

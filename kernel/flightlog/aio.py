@@ -44,7 +44,7 @@ from flightlog.runtime.tasks import NO_PARAMETERS, Verdict
 from flightlog.runtime.worker import OnProblem, ignored
 from flightlog.store.query import Parameter, QueryResult
 from flightlog_hookspecs.content import Block, FileBlock
-from flightlog_hookspecs.events import Message, Move, Record, SubGoal, TaskClass, TaskStateName, Told
+from flightlog_hookspecs.events import Degradation, Message, Record, SubGoal, TaskClass, TaskStateName, Told
 from flightlog_hookspecs.timers import OpenTimer
 
 T = TypeVar("T")
@@ -384,7 +384,7 @@ class Tasks:
         budget: Budget = NO_BUDGET,
         sub_goals: Sequence[str | SubGoal] = (),
         smaller_model: str = "",
-        degradation: Sequence[Move] = ("compress", "shrink", "smaller_model"),
+        degradation: Sequence[Degradation] = ("compress", "shrink", "smaller_model"),
         key: str | None = None,
         id: str | None = None,
     ) -> str:

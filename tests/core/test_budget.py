@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import permutations
+from typing import Any, get_args
 
 import pytest
 from attrs import evolve
@@ -21,7 +22,9 @@ from flightlog_hookspecs.events import (
     CompactionEnd,
     CompactionStart,
     ContextBuilt,
+    Degradation,
     Event,
+    Move,
     RequestFailed,
     RequestSent,
     SessionOpened,
@@ -227,6 +230,25 @@ def test_as_tokens_run_out_the_moves_come_in_their_order() -> None:
         last.message
         == "tokens: 9900 of 10000 are used, and the next request needs about 164 tokens, and 100 of 10000 are left"
     )
+
+
+@pytest.mark.parametrize("count", range(len(get_args(Degradation)) + 1))
+def test_whatever_is_done_in_whatever_order_the_pause_is_the_last(count: int) -> None:
+    for order in permutations(get_args(Degradation), count):
+        task, account = evolve(TASK, degradation=order), account_of(tokens=10_000)
+        done: list[str] = []
+        for used in range(0, 10_000, 100):
+            account = evolve(account, used={"tokens": used})
+            while isinstance(found := asked(account, 20, task=task), BudgetDegraded):
+                done.append(found.move)
+                account = accounts.counted(account, found)
+            assert found is None, "a request of 20 fits until the last"
+        account = evolve(account, used={"tokens": 9_990})
+        last, alert = budget.pausing(asked(account, 20, task=task))
+        assert isinstance(last, BudgetDegraded)
+        assert (last.move, alert.kind) == ("pause", "budget/alert")
+        assert tuple(done) == order
+    assert get_args(Move) == (*get_args(Degradation), "pause")
 
 
 def test_the_order_is_the_tasks_own_and_what_cannot_be_done_is_left_out() -> None:

@@ -433,6 +433,12 @@ async def test_a_task_is_the_same_only_with_the_same_budget(tmp_path: Path) -> N
                 await kernel.tasks.submit("sweep", budget=other, **wish)
 
 
+async def test_who_names_the_pause_in_the_order_is_told_that_it_comes_anyway(tmp_path: Path) -> None:
+    async with opened(tmp_path / "a.db", FakeModel([])) as kernel:
+        with pytest.raises(UsageError, match="not 'pause'; in the end the task is paused"):
+            await submitted(kernel, Budget(tokens=5), degradation=["compress", "pause"])
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -27,7 +27,7 @@ from flightlog_hookspecs.content import text_blocks
 from flightlog_hookspecs.events import (
     BudgetAlert,
     BudgetDegraded,
-    Move,
+    Degradation,
     TaskSubmitted,
     UserMessage,
 )
@@ -49,7 +49,7 @@ ANSWER_MIN_TOKENS: Final = 64
 STEP_FREEZE_US: Final = 60_000_000
 """A task whose step took too long goes on after so many microseconds."""
 
-CHAIN: Final[tuple[Move, ...]] = ("compress",)
+CHAIN: Final[tuple[Degradation, ...]] = ("compress",)
 """What is done in the session of a child, which has no task."""
 
 ONE_CALL: Final = frozenset({"step_tokens", "step_s", "tools_at_once"})
@@ -139,7 +139,7 @@ def _about_tokens(
     return paused(account, "tokens", now_us, short) if short else None
 
 
-def _chain(task: TaskSubmitted | None, model: str) -> tuple[Move, ...]:
+def _chain(task: TaskSubmitted | None, model: str) -> tuple[Degradation, ...]:
     """The moves there are for this task."""
     if task is None:
         return CHAIN
@@ -150,7 +150,7 @@ def _chain(task: TaskSubmitted | None, model: str) -> tuple[Move, ...]:
     )
 
 
-def _degraded(move: Move, reason: str, task: TaskSubmitted | None, tokens: int) -> BudgetDegraded:
+def _degraded(move: Degradation, reason: str, task: TaskSubmitted | None, tokens: int) -> BudgetDegraded:
     match move:
         case "compress":
             return BudgetDegraded(move=move, reason=reason, context_tokens=max(1, tokens // 2))
@@ -159,8 +159,6 @@ def _degraded(move: Move, reason: str, task: TaskSubmitted | None, tokens: int) 
             return BudgetDegraded(move=move, reason=reason, put_off=put_off)
         case "smaller_model":
             return BudgetDegraded(move=move, reason=reason, model=task.smaller_model if task else "")
-        case "pause":
-            return BudgetDegraded(move=move, reason=reason)
 
 
 def told_of(move: BudgetDegraded, message_id: str) -> tuple[UserMessage, ...]:

@@ -28,8 +28,8 @@ from flightlog.store.store import NewSession, Store
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import (
     BudgetGranted,
+    Degradation,
     Event,
-    Move,
     Record,
     SessionCreated,
     SubGoal,
@@ -77,7 +77,7 @@ class Tasks:
         budget: Budget = NO_BUDGET,
         sub_goals: Sequence[str | SubGoal] = (),
         smaller_model: str = "",
-        degradation: Sequence[Move] = ("compress", "shrink", "smaller_model"),
+        degradation: Sequence[Degradation] = ("compress", "shrink", "smaller_model"),
         key: str | None = None,
         id: str | None = None,
     ) -> str:
@@ -272,10 +272,13 @@ def _sub_goals(given: Sequence[str | SubGoal]) -> tuple[SubGoal, ...]:
     return goals
 
 
-def _moves(given: Sequence[Move]) -> tuple[Move, ...]:
+def _moves(given: Sequence[Degradation]) -> tuple[Degradation, ...]:
     moves = tuple(given)
-    if wrong := [move for move in moves if move not in ("compress", "shrink", "smaller_model")]:
-        raise UsageError(f"degradation names compress, shrink and smaller_model in some order, not {wrong[0]!r:.100}")
+    if wrong := [move for move in moves if move not in get_args(Degradation)]:
+        raise UsageError(
+            f"degradation names {', '.join(get_args(Degradation))} in some order, not {wrong[0]!r:.100}; "
+            "in the end the task is paused"
+        )
     if len(set(moves)) < len(moves):
         raise UsageError(f"degradation names each move once, not {', '.join(moves)}")
     return moves
