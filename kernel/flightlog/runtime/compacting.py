@@ -7,10 +7,10 @@ from typing import Final
 import trio
 from attrs import define, evolve
 
-from flightlog.core.budget import answer_room, charge, is_lasting, short_for_summary
+from flightlog.core.budget import answer_room, charge, is_lasting, paused, short_for_summary
 from flightlog.core.fitting import Measure, Prune, Summarise, Wish, cost, judged, least, room, shorter, summary_text
 from flightlog.core.state import State
-from flightlog.runtime.gate import Full, patience_s
+from flightlog.runtime.gate import alert_of, patience_s
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.metering import Meter
 from flightlog.runtime.model_call import call_model
@@ -24,6 +24,7 @@ from flightlog_hookspecs.content import BlockType, text_blocks
 from flightlog_hookspecs.errors import ProviderError
 from flightlog_hookspecs.events import (
     AssistantMessage,
+    BudgetAlert,
     CompactionEnd,
     CompactionStart,
     Head,
@@ -58,10 +59,10 @@ class Compacting:
         self._hooks = hooks
         self._measure = Measure()
 
-    async def fit(self, adapter: Adapter, head: Head) -> str | Full:
+    async def fit(self, adapter: Adapter, head: Head) -> str | BudgetAlert:
         """Make the context short enough for a request with `head`; returns why it is not, "" when it is.
 
-        A quota that is full keeps it from that for a while only.
+        An alert says what keeps it from that only until there is more.
         """
         state, window = self._journal.state, window_of(adapter, head.model)
         assert state.step is not None, "requests are made inside a step"
@@ -77,7 +78,7 @@ class Compacting:
         if most is None or before <= most:
             return ""
         compactor, fixed = self._around.registry.compactor, least(self._journal.history, self._measure, state.step.seq)
-        why: str | Full
+        why: str | BudgetAlert
         if compactor is None:
             why = "nothing can shorten it"
         elif fixed > most and not refused:
@@ -87,7 +88,7 @@ class Compacting:
         after = self.measured(adapter, head)
         if after <= most or (refused and after < before):
             return ""
-        if isinstance(why, Full):
+        if isinstance(why, BudgetAlert):
             return why
         return f"the next request would have about {after} tokens, and {most} fit: {why}"
 
@@ -117,7 +118,7 @@ class Compacting:
 
     async def _shorten(
         self, adapter: Adapter, head: Head, compactor: Compactor, most: int, window: int | None, *, keep_min: int = 0
-    ) -> str | Full:
+    ) -> str | BudgetAlert:
         """Make the context shorter until `most` tokens are enough; returns what stood in the way, or "".
 
         The last `keep_min` finished steps are not touched, nor are those that the compactor keeps where a summary would
@@ -136,7 +137,7 @@ class Compacting:
                     continue
                 case Summarise() as cut:
                     end = await self._summarise(adapter, head, compactor, cut)
-                    if isinstance(end, Full):
+                    if isinstance(end, BudgetAlert):
                         asks, short = False, end
                         continue
                     if end.outcome == "done":
@@ -170,7 +171,7 @@ class Compacting:
 
     async def _summarise(
         self, adapter: Adapter, head: Head, compactor: Compactor, cut: Summarise
-    ) -> CompactionEnd | Full:
+    ) -> CompactionEnd | BudgetAlert:
         """Let a summary stand for what it covers, if there is a good one; returns the end, or what keeps it from it."""
         before = self._measure.total
         encoded = await self._proof.encoded(adapter, head)
@@ -196,7 +197,7 @@ class Compacting:
             account = self._journal.state.account
             meter = Meter(answer_room(account, before, summary=True))
             answer = await self._ask(adapter, request, start, meter)
-            if isinstance(answer, Full):
+            if isinstance(answer, BudgetAlert):
                 return answer
             if isinstance(answer, AssistantMessage):
                 summary, end = self._summed_up(answer, cut, compactor, before)
@@ -219,23 +220,21 @@ class Compacting:
         """The card that has no room for a request of so many tokens for a summary, "" for none."""
         return short_for_summary(self._journal.state.account, tokens, f"{head.adapter}:{head.model}")
 
-    def _used_up(self, card: str) -> Full | None:
+    def _used_up(self, card: str) -> BudgetAlert | None:
         """That the session has to wait until more of `card` is granted, if it has."""
         account = self._journal.state.account
         assert account is not None, "only a budget has cards"
-        if not is_lasting(card):
-            return None
-        return Full(name=card, used=account.used_of(card), most=account.cards[card], free_at_us=None)
+        return paused(account, card, self._journal.clock.now_us()) if is_lasting(card) else None
 
     async def _ask(
         self, adapter: Adapter, request: Request, start: CompactionStart, meter: Meter
-    ) -> AssistantMessage | ProviderError | Full:
+    ) -> AssistantMessage | ProviderError | BudgetAlert:
         """Log that a summary is asked for, and ask for it, unless quotas keep it from that."""
         journal, gate = self._journal, self._around.gate
         demands = gate.for_request(journal.key, start.model.partition(":")[0], start.tokens_before)
         async with gate.through(demands, patience_s=patience_s(journal.state)) as full:
             if full is not None:
-                return full
+                return alert_of(full, then="pauses")
             await journal.append(start, barrier=True)
         journal.store.check_alive(in_place=False)  # another session's fault may have stopped it since
         journal.on_boundary("request", journal.session, journal.seq)

@@ -13,7 +13,7 @@ from flightlog.runtime.briefing import Briefing
 from flightlog.runtime.budgeting import Admitted, Budgeting, OnceMore
 from flightlog.runtime.closing import close_turn
 from flightlog.runtime.compacting import OVERFLOW, Compacting
-from flightlog.runtime.gate import Full, alert_of, patience_s
+from flightlog.runtime.gate import alert_of, patience_s
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.metering import Meter
 from flightlog.runtime.model_call import DeltaRecorder, call_model
@@ -22,7 +22,7 @@ from flightlog.runtime.request_hooks import RequestHooks
 from flightlog.runtime.surroundings import Surroundings
 from flightlog_hookspecs.adapters import Adapter, Request
 from flightlog_hookspecs.errors import ProviderError
-from flightlog_hookspecs.events import Event, Head, RequestFailed, RequestRetry, RequestSent, TurnEnd
+from flightlog_hookspecs.events import BudgetAlert, Event, Head, RequestFailed, RequestRetry, RequestSent, TurnEnd
 from flightlog_hookspecs.hooks import Failure, Switch
 
 Ending = tuple[Sequence[Event], Sequence[int]]
@@ -67,14 +67,14 @@ class Requests:
         match await self._fit(adapter, head):
             case "":
                 return await self._budgeting.admit(attempt, adapter, head)
-            case Full() as full:
-                return await self._budgeting.pause(alert_of(full, then="pauses"))
+            case BudgetAlert() as alert:
+                return await self._budgeting.pause(alert)
             case why if self._journal.state.task is None:
                 return TurnEnd(reason="error", code=OVERFLOW, message=why)
             case why:
                 return TurnEnd(reason="paused", cause=CONTEXT, message=why)
 
-    async def _fit(self, adapter: Adapter, head: Head) -> str | Full:
+    async def _fit(self, adapter: Adapter, head: Head) -> str | BudgetAlert:
         """Make the context short enough, and tell the model again what it was told where that is gone now."""
         history = self._journal.history
         while True:

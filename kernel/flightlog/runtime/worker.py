@@ -84,6 +84,14 @@ class Workers:
             worker.leave(grace_s)
 
 
+@define
+class _Taken:
+    """A task that was taken up, and what carries it once its session is open."""
+
+    task_class: TaskClass
+    run: TaskRun | None = None
+
+
 class Worker:
     """Takes up tasks of one file, `tasks_at_once` at a time."""
 
@@ -93,8 +101,7 @@ class Worker:
         self._tasks_at_once = tasks_at_once
         self._take_over = take_over
         self._on_problem = on_problem
-        self._taken: dict[int, TaskRun | None] = {}
-        self._taken_classes: dict[int, TaskClass] = {}
+        self._taken: dict[int, _Taken] = {}
         self._busy_until: dict[int, float] = {}
         self._told: set[int] = set()
         self._leaving = False
@@ -113,7 +120,7 @@ class Worker:
                     for candidate in self._claimable():
                         if not candidate.orphan:
                             self._shares.took(candidate.task_class)
-                        self._taken[candidate.number] = None
+                        self._taken[candidate.number] = _Taken(candidate.task_class)
                         nursery.start_soon(self._carry, candidate)
                     if until_idle and not self._taken:
                         return
@@ -125,9 +132,9 @@ class Worker:
         self._leaving = True
         self._pause.cancel()
         self._scope.deadline = min(self._scope.deadline, trio.current_time() + grace_s)
-        for run in self._taken.values():
-            if run is not None:
-                run.leave()
+        for taken in self._taken.values():
+            if taken.run is not None:
+                taken.run.leave()
 
     def _claimable(self) -> list[Candidate]:
         """The next tasks to take up, as many as there is room for."""
@@ -152,8 +159,8 @@ class Worker:
         if not self._workers.gate.bounds_tasks:
             return set()
         under_way = {each: set(numbers) for each, numbers in self._board.under_way().items()}
-        for number, task_class in self._taken_classes.items():
-            under_way[task_class].add(number)
+        for number, taken in self._taken.items():
+            under_way[taken.task_class].add(number)
         return full_classes(self._workers.gate.quotas, {each: len(numbers) for each, numbers in under_way.items()})
 
     def _can_run(self, candidate: Candidate) -> bool:
@@ -171,10 +178,9 @@ class Worker:
         self._busy_until.pop(number, None)
         try:
             limits = Limits(steps_per_turn=candidate.max_steps)
-            self._taken_classes[number] = candidate.task_class
             async with self._workers.open_task(name, limits, take_over=name in self._take_over) as run:
                 self._take_over.discard(name)
-                self._taken[number] = run
+                self._taken[number].run = run
                 if self._leaving:
                     run.leave()
                 await run.to_rest()
@@ -194,7 +200,7 @@ class Worker:
                 case _:
                     raise
         finally:
-            del self._taken[number], self._taken_classes[number]
+            del self._taken[number]
             self._pause.cancel()
 
     def _leave_alone(self, candidate: Candidate, error: Exception) -> None:
