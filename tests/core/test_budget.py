@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from flightlog.core import account as accounts
 from flightlog.core import budget
 from flightlog.core.account import DAY_US, EMPTY, Account
-from flightlog_hookspecs.content import text_blocks
 from flightlog_hookspecs.events import (
     AssistantMessage,
     BudgetAlert,
@@ -21,13 +20,10 @@ from flightlog_hookspecs.events import (
     BudgetGranted,
     CompactionEnd,
     CompactionStart,
-    ContextBuilt,
     Degradation,
     Event,
     Move,
     RequestFailed,
-    RequestSent,
-    SessionOpened,
     SessionRepaired,
     StepEnd,
     StepStart,
@@ -36,29 +32,14 @@ from flightlog_hookspecs.events import (
     SubGoal,
     TaskState,
     TaskSubmitted,
-    ToolCall,
 )
+from support.sample_events import BUILT, CALL, OPENED, SAID, SENT
 
 NOON_US = 20_000 * DAY_US + DAY_US // 2
 TASK = TaskSubmitted(
     goal="look", model="a:m", smaller_model="a:s", sub_goals=(SubGoal(text="sell"), SubGoal(text="paint", core=True))
 )
-BUILT = ContextBuilt(attempt=1, model="a:m", tokens=90, head_tokens=10, messages=1)
-SENT = RequestSent(attempt=1, header_seq=1, messages=1, sha256="")
-SAID = AssistantMessage(attempt=1, content=text_blocks("blue"), finish="stop", input_tokens=100, output_tokens=20)
-CALL = ToolCall(
-    position=0,
-    call_id="c",
-    name="look",
-    arguments="{}",
-    invocation_id="i",
-    message_seq=1,
-    mode="parallel",
-    effect="read",
-    plugin="p",
-    plugin_version="1",
-)
-OPENED = SessionOpened(pid=1, host="h", kernel_version="0")
+SPOKE = evolve(SAID, input_tokens=100, output_tokens=20)
 SUMMARISES = CompactionStart(level="summarise", from_seq=1, to_seq=2, tokens_before=70, compactor="c", model="b:m")
 
 
@@ -83,22 +64,22 @@ def asked(
 @pytest.mark.parametrize(
     ("card", "events", "used"),
     [
-        ("tokens", (BUILT, SENT, SAID), 120),
-        ("tokens", (BUILT, SENT, evolve(SAID, charge=150)), 150),
-        ("tokens", (BUILT, SENT, evolve(SAID, input_tokens=-5, output_tokens=0, charge=3)), 3),
-        ("tokens", (BUILT, SENT, evolve(SAID, input_tokens=2**62, output_tokens=2**62)), 2**40),
+        ("tokens", (BUILT, SENT, SPOKE), 120),
+        ("tokens", (BUILT, SENT, evolve(SPOKE, charge=150)), 150),
+        ("tokens", (BUILT, SENT, evolve(SPOKE, input_tokens=-5, output_tokens=0, charge=3)), 3),
+        ("tokens", (BUILT, SENT, evolve(SPOKE, input_tokens=2**62, output_tokens=2**62)), 2**40),
         ("tokens", (BUILT, SENT, RequestFailed(attempt=1, failure="cut", message="", retryable=True, charged=95)), 95),
         ("tokens", (SUMMARISES, CompactionEnd(outcome="done", input_tokens=70, output_tokens=5)), 75),
         ("tokens", (SUMMARISES, OPENED), 70),
         ("tokens", (SubagentSpawned(child="c", subagent="s", depth=1, invocation_id="i", task="t", tokens=50),), 0),
         ("tokens", (SubagentSettled(child="c", invocation_id="i", reason="completed", charged=33),), 33),
-        ("step_tokens", (StepStart(), BUILT, SENT, SAID, StepEnd()), 120),
-        ("step_tokens", (StepStart(), BUILT, SENT, SAID, StepEnd(), StepStart()), 0),
+        ("step_tokens", (StepStart(), BUILT, SENT, SPOKE, StepEnd()), 120),
+        ("step_tokens", (StepStart(), BUILT, SENT, SPOKE, StepEnd(), StepStart()), 0),
         ("summary_tokens", (SUMMARISES, CompactionEnd(outcome="done", input_tokens=70)), 70),
-        ("summary_tokens", (BUILT, SENT, SAID), 0),
-        ("requests", (BUILT, SENT, SAID, SUMMARISES), 2),
-        ("requests:a", (BUILT, SENT, SAID, SUMMARISES), 1),
-        ("requests:b", (BUILT, SENT, SAID, SUMMARISES), 1),
+        ("summary_tokens", (BUILT, SENT, SPOKE), 0),
+        ("requests", (BUILT, SENT, SPOKE, SUMMARISES), 2),
+        ("requests:a", (BUILT, SENT, SPOKE, SUMMARISES), 1),
+        ("requests:b", (BUILT, SENT, SPOKE, SUMMARISES), 1),
         ("calls", (CALL, evolve(CALL, resumed="repeatable"), evolve(CALL, name="sing")), 2),
         ("calls:look", (CALL, evolve(CALL, resumed="repeatable"), evolve(CALL, name="sing")), 1),
         ("retries", (RequestFailed(attempt=1, failure="cut", message="", retryable=True),), 1),
@@ -111,7 +92,7 @@ def test_a_card_counts_what_the_log_says(card: str, events: tuple[Event, ...], u
 
 
 @pytest.mark.parametrize("kind", ["input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens"])
-@pytest.mark.parametrize("answer", [evolve(SAID, input_tokens=0, output_tokens=0), CompactionEnd(outcome="done")])
+@pytest.mark.parametrize("answer", [SAID, CompactionEnd(outcome="done")])
 def test_tokens_of_every_kind_count(answer: AssistantMessage | CompactionEnd, kind: str) -> None:
     more: Any = {kind: 7}
     assert answer.counted == 0
@@ -172,17 +153,17 @@ def test_what_was_worked_yesterday_does_not_end_the_work_of_today() -> None:
 
 
 def test_who_has_no_card_is_let_through() -> None:
-    assert asked(account_of(BUILT, SENT, SAID), 10**9) is None
+    assert asked(account_of(BUILT, SENT, SPOKE), 10**9) is None
 
 
 @pytest.mark.parametrize(
     ("card", "account", "again"),
     [
-        ("requests", account_of(BUILT, SENT, SAID, requests=1), False),
-        ("requests:a", account_of(BUILT, SENT, SAID, requests__a=1), False),
+        ("requests", account_of(BUILT, SENT, SPOKE, requests=1), False),
+        ("requests:a", account_of(BUILT, SENT, SPOKE, requests__a=1), False),
         ("retries", account_of(RequestFailed(attempt=1, failure="cut", message="", retryable=True), retries=1), True),
-        ("step_tokens", account_of(StepStart(), BUILT, SENT, SAID, step_tokens=200), False),
-        ("tokens", account_of(BUILT, SENT, SAID, BudgetDegraded(move="compress", reason=""), tokens=200), False),
+        ("step_tokens", account_of(StepStart(), BUILT, SENT, SPOKE, step_tokens=200), False),
+        ("tokens", account_of(BUILT, SENT, SPOKE, BudgetDegraded(move="compress", reason=""), tokens=200), False),
     ],
 )
 def test_a_card_that_is_used_up_pauses_the_session(card: str, account: Account, again: bool) -> None:
@@ -205,7 +186,7 @@ def test_a_day_that_is_used_up_goes_on_at_midnight() -> None:
 
 
 def test_what_fits_into_no_step_at_all_is_not_tried_again_each_minute() -> None:
-    account = account_of(StepStart(), BUILT, SENT, SAID, step_tokens=200)
+    account = account_of(StepStart(), BUILT, SENT, SPOKE, step_tokens=200)
     assert asked(account, 200 - budget.ANSWER_MIN_TOKENS).resume_at_us == NOON_US + budget.STEP_FREEZE_US
     assert asked(account, 201 - budget.ANSWER_MIN_TOKENS).resume_at_us is None
 

@@ -62,12 +62,12 @@ from flightlog_hookspecs.events import (
     UserMessage,
 )
 from flightlog_hookspecs.tools import Fact
+from support.sample_events import BUILT, CALL, OPENED, SAID, SENT
 
 Log = tuple[Event, ...]
 Case = tuple[Sequence[Event], Event]
 
 CREATED = SessionCreated(uid="u")
-OPENED = SessionOpened(pid=1, host="h", kernel_version="0")
 CLOSED = SessionClosed()
 REPAIRED = SessionRepaired(repair="r1", rule="hash-chain", detail="changed", dropped=3)
 NOTE = UnknownEvent(kind="test/note", data="{}")
@@ -92,14 +92,12 @@ CLAIMED_TWO: Log = (
 )
 STEP: Log = (*CLAIMED, StepStart(), ENTER)
 
-SENT = RequestSent(attempt=1, header_seq=8, messages=1, sha256="")
 OPEN: Log = (*STEP, HEADER, SENT)
 DELTA = AssistantDelta(attempt=1, block=0, type="text")
 FAILED = RequestFailed(attempt=1, failure="cut", message="", retryable=True)
 RETRY = RequestRetry(attempt=2, delay_ms=1)
 BROKEN: Log = (*OPEN, FAILED)
 
-SAID = AssistantMessage(attempt=1, content=text_blocks("hello"), finish="stop")
 ASKED = evolve(
     SAID,
     content=(
@@ -110,18 +108,6 @@ ASKED = evolve(
 )
 ANSWERED: Log = (*OPEN, SAID)
 CALLING: Log = (*OPEN, ASKED)
-CALL = ToolCall(
-    position=0,
-    call_id="c1",
-    name="look",
-    arguments="{}",
-    invocation_id="u.1.1.0",
-    message_seq=10,
-    mode="parallel",
-    effect="read",
-    plugin="p",
-    plugin_version="1",
-)
 RESULT = ToolResult(
     position=0, call_id="c1", name="look", message_seq=10, outcome="ok", content=text_blocks("blue"), call_seq=11
 )
@@ -184,7 +170,6 @@ TASK_ANSWERED: Log = (*TASK_STEP, SENT_BY_TASK, SAID)
 GRANTED = BudgetGranted(card="tokens", most=1000)
 ALERTED = BudgetAlert(card="tokens", used=900, most=1000, level="warning")
 COMPRESSED = BudgetDegraded(move="compress", reason="900 of 1000 tokens are used", context_tokens=50)
-BUILT = ContextBuilt(attempt=1, model="a:m", tokens=90, head_tokens=10, messages=1)
 FAULT = PluginFault(plugin="p", hook="h", error="broken")
 
 CASES: dict[str, list[Case]] = {
