@@ -8,7 +8,6 @@ own files that takes ten milliseconds for each sync.
 from __future__ import annotations
 
 import gc
-import subprocess
 import sys
 import tempfile
 import threading
@@ -27,7 +26,7 @@ from agent import agent, work
 from flightlog.store.connection import ApswDatabase
 from flightlog.store.log_file import LogFile
 from flightlog.testing.memory import memory_folder
-from measure import Answer, Ratio, show
+from measure import Answer, Ratio, beside, show
 
 SESSIONS = 16
 TURNS = 6
@@ -193,7 +192,7 @@ async def write(path: str) -> None:
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(work, session, sys.maxsize)
-        print("working", flush=True)
+        print("ready", flush=True)
         await trio.to_thread.run_sync(sys.stdin.read)
         nursery.cancel_scope.cancel()
 
@@ -219,13 +218,8 @@ def main() -> Answer:
         path = Path(folder) / "log.db"
         _, idle = trio.run(watched, path, 0)
         opening, alone = trio.run(watched, path, SESSIONS)
-        with subprocess.Popen(
-            [sys.executable, __file__, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as other:
-            assert other.stdout
-            assert other.stdout.readline() == "working\n"
+        with beside(__file__, str(path)):
             _, both = trio.run(watched, path, SESSIONS)
-            other.communicate()
     with memory_folder() as memory, slow_disk() as disk:
         _, slow = trio.run(watched, memory / "log.db", SESSIONS)
         assert disk.syncs > TURNS, "its syncs are slow"

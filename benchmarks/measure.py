@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import gc
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from attrs import field, frozen
 
@@ -91,6 +95,20 @@ def show(answer: Answer) -> None:
     """Print the ratios."""
     for ratio in answer.ratios:
         print(f"  {ratio.name:<60} {ratio.value:9.2f} {ratio.unit} ({ratio.low:.2f} to {ratio.high:.2f})")
+
+
+@contextmanager
+def beside(script: str, *arguments: str) -> Iterator[tuple[IO[str], IO[str]]]:
+    """Another process that runs `script`, ready by now: what it reads and what it prints. It has ended afterwards."""
+    with subprocess.Popen(
+        [sys.executable, script, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdin
+        assert other.stdout
+        assert other.stdout.readline() == "ready\n"
+        yield other.stdin, other.stdout
+        other.stdin.close()
+    assert other.returncode == 0
 
 
 def timed(work: Callable[[], object]) -> float:

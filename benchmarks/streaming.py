@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,7 +25,7 @@ from flightlog.core.limits import LIVE_POLL_S
 from flightlog.events import AssistantDelta
 from flightlog.testing import Bundle, FakeModel, words
 from flightlog_hookspecs import BlockEnd, BlockEvent, BlockStart, Finish, Request, TextBlock, TextDelta
-from measure import Answer, Ratio, absolute, against, in_turns, show, table, timed
+from measure import Answer, Ratio, absolute, against, beside, in_turns, show, table, timed
 
 DELTAS = 300
 PACE_S = 0.008
@@ -77,14 +76,9 @@ async def write(path: str) -> None:
 
 def delays_ms(path: Path) -> list[float]:
     """Milliseconds from the arrival of each delta to when it is seen here."""
-    with subprocess.Popen(
-        [sys.executable, __file__, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as writer:
-        assert writer.stdin
-        assert writer.stdout
-        assert writer.stdout.readline() == "ready\n"
-        seen = trio.run(follow, path, writer.stdin)
-        arrived = json.loads(writer.stdout.readline())
+    with beside(__file__, str(path)) as (go, said):
+        seen = trio.run(follow, path, go)
+        arrived = json.loads(said.readline())
     assert len(seen) == len(arrived) == DELTAS
     return [(then - now) / 1e6 for then, now in zip(seen, arrived, strict=True)]
 
