@@ -13,6 +13,7 @@ scheduler, SQLite's VFS): run nothing else beside it. Linux only.
 """
 
 from flightlog.testing.faults.disk import Mode
+from flightlog.testing.faults.host import GO_ON
 from flightlog.testing.faults.io_errors import run_io_errors
 from flightlog.testing.faults.of_tool import script_of
 from flightlog.testing.faults.oracles import Broken, Promise
@@ -20,7 +21,6 @@ from flightlog.testing.faults.power_loss import Crash, run_power_loss
 from flightlog.testing.faults.recorder import Fault, Plan
 from flightlog.testing.faults.report import Report, Violation
 from flightlog.testing.faults.workloads import (
-    GO_ON,
     SCRIPTS,
     Failing,
     Filing,

@@ -19,21 +19,17 @@ import trio
 from attrs import define, field, frozen
 
 from flightlog.api import Kernel
-from flightlog.core.budget import QUOTA
 from flightlog.core.fitting import cost, head_cost
 from flightlog.core.limits import Limits
 from flightlog.core.quotas import NO_BUDGET, Budget
 from flightlog.runtime.recovery import OnCrash
 from flightlog.testing import Bundle, Cue, FakeModel, calls, words
-from flightlog.testing.faults.shop import open_questions, passed_on
+from flightlog.testing.faults.host import GO_ON, MAX_RECOVERIES, MAX_STEPS, NUDGES_MAX, pause, work_to_its_end
 from flightlog.testing.faults.world import Done, Stuck, World
 from flightlog_hookspecs import BlockEvent, Compactor, FailedRequest, Hook, Request, Retry, Tool, ToolContext
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.errors import ProviderError
-from flightlog_hookspecs.events import AssistantMessage, BudgetGranted, Message, Record, ToolResult, UserMessage
-
-GO_ON: Final = "go on"
-"""How the host resumes a turn that was interrupted."""
+from flightlog_hookspecs.events import AssistantMessage, Message, Record, ToolResult, UserMessage
 
 _GOAL: Final = "Read the book and take a note of the word on each page."
 _INSTRUCTION: Final = "Say which pages you have a note of."
@@ -47,11 +43,6 @@ _COMPACTOR: Final = Compactor(name="reader", instruction=_INSTRUCTION, keep_step
 _LIMITS: Final = Limits(delta_flush_ms=10, cancel_grace_s=0.5, context_tokens=_TOKENS)
 _BUDGET: Final = Budget(tokens=6_000, calls=400, requests=200)
 _MORE: Final = Budget(tokens=6_000)
-_MAX_STEPS: Final = 100
-_MAX_RECOVERIES: Final = 20
-"""More than a hunt crashes one task."""
-_NUDGES_MAX: Final = 20
-_PAUSE_S: Final = 0.03
 _BACK_OFF_S: Final = 1.0
 
 
@@ -82,7 +73,7 @@ class Book:
             if word != _word(page):
                 world.wrong(f"of page {page} {word!r} is noted")
             world.done(context, "note", "write", {"page": page})
-            await trio.sleep(_PAUSE_S)
+            await pause()
             return f"noted page {page}"
 
         tools = [_tool(read_page, page="integer"), _tool(note, page="integer", word="string")]
@@ -98,30 +89,19 @@ class Book:
             _GOAL,
             model=self.model,
             key="book",
-            max_steps=_MAX_STEPS,
-            max_recoveries=_MAX_RECOVERIES,
+            max_steps=MAX_STEPS,
+            max_recoveries=MAX_RECOVERIES,
             max_input_tokens=_TOKENS,
             budget=_BUDGET if self.on_budget else NO_BUDGET,
         )
         world.entered(task)
-        for _ in range(_NUDGES_MAX):
-            await kernel.work(until_idle=True, on_problem=passed_on)
-            shown = await kernel.tasks.show(task)
-            if shown.ended:
-                return
-            if shown.cause == QUOTA:
-                granted = sum(isinstance(record.event, BudgetGranted) for record in kernel.read(task).records())
-                world.posted((await kernel.tasks.grant(task, _MORE, key=f"grant {granted}")).letter_id)
-            for seq in open_questions(list(kernel.read(task).records())):
-                answered = await kernel.tasks.answer(task, seq, "unknown", key=f"answer {seq}")
-                world.posted(answered.letter_id)
-        raise Stuck(f"task {task!r} does not get anywhere")
+        await work_to_its_end(kernel, world, task, more=_MORE if self.on_budget else NO_BUDGET)
 
     async def _in_session(self, kernel: Kernel, world: World) -> None:
         async with kernel.session("s", model=self.model, limits=_LIMITS, on_crash=self.on_crash) as session:
             world.held(session.token)
             await world.followup(session, _GOAL, key="book")
-            for _ in range(_NUDGES_MAX):
+            for _ in range(NUDGES_MAX):
                 if await session.run():
                     world.held(session.token)
                 last = kernel.read("s").messages()[-1]
@@ -170,10 +150,6 @@ def _is_report(message: AssistantMessage) -> bool:
     return not message.interrupted and message.text.startswith("{")
 
 
-async def _pause() -> None:
-    await trio.sleep(_PAUSE_S)
-
-
 class Reader(FakeModel):
     """Reads and notes what is left, then reports. All of it follows from the conversation, or the summary before it.
 
@@ -204,15 +180,15 @@ class Reader(FakeModel):
     def _summary(self, known: _Known) -> list[Cue]:
         self._asked += 1
         if self._asked % 2:
-            return [*words("I have")[:-1], _pause, ProviderError("overloaded", "later", retryable=True)]
+            return [*words("I have")[:-1], pause, ProviderError("overloaded", "later", retryable=True)]
         said = words(known.report(), chunk=32)
-        return [*said[:1], _pause, *said[1:]]
+        return [*said[:1], pause, *said[1:]]
 
 
 def _reply(known: _Known) -> list[Cue]:
     wanted = known.next_calls()
     said = words("On I read.", chunk=8) if wanted else words(known.report(), chunk=32)
-    return [*said[:1], _pause, *said[1:], *calls(*wanted)]
+    return [*said[:1], pause, *said[1:], *calls(*wanted)]
 
 
 def _too_long(request: Request) -> Iterator[str]:

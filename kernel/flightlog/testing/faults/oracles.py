@@ -32,7 +32,8 @@ from flightlog.core.inbox import keyed_id, wakes
 from flightlog.core.state import EMPTY, State
 from flightlog.runtime.recovery import OnCrash
 from flightlog.testing.faults.disk import WORKSPACE, Files
-from flightlog.testing.faults.workloads import GO_ON, Filing, Judging
+from flightlog.testing.faults.host import GO_ON
+from flightlog.testing.faults.workloads import Filing, Judging
 from flightlog.testing.faults.world import Committed, Done, Ended, Entered, Fact, Failed, Held, Posted, Reached, Wrong
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.events import (

@@ -20,12 +20,11 @@ from flightlog.api import Kernel
 from flightlog.core.task import ENDED
 from flightlog.runtime.recovery import OnCrash
 from flightlog.testing import Bundle, FakeModel, calls, words
-from flightlog.testing.faults.world import Done, Stuck, World
+from flightlog.testing.faults.host import MAX_RECOVERIES, MAX_STEPS, pause, work_to_its_end
+from flightlog.testing.faults.world import Done, World
 from flightlog_hookspecs import BlockEvent, Request, Tool, ToolContext
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.events import (
-    ApprovalAsked,
-    ApprovalDecided,
     AssistantMessage,
     Message,
     Record,
@@ -45,16 +44,11 @@ _DEARER: Final = (1, 3)
 """Orders whose price is another one in each life."""
 _CANCELLED: Final[Mapping[int, int]] = {2: 1, 4: 2}
 """Orders that are cancelled, and in which life."""
-_MAX_STEPS: Final = 100
-_MAX_RECOVERIES: Final = 20
-"""More than a hunt crashes one task."""
-_SHIFTS_MAX: Final = 20
-_PAUSE_S: Final = 0.03
 
 
 @frozen
 class Shop:
-    """A host that submits the task and works on it until it has ended. It never knows how a call ended.
+    """A host that submits the task and works on it until it has ended.
 
     In a `changing` world orders become dearer, or are cancelled, between one life and the next.
     """
@@ -98,7 +92,7 @@ class Shop:
             if why := await still_true(order, cents):
                 world.wrong(f"a mail went out of {cents} cents, and {why}")
             world.done(context, "send_mail", "write", {"order": order})
-            await trio.sleep(_PAUSE_S)
+            await pause()
             return f"mailed about order {order}"
 
         async def take_stock(context: ToolContext, order: int) -> str:
@@ -116,19 +110,12 @@ class Shop:
     async def run(self, kernel: Kernel, world: World) -> None:
         """Submit it, unless that was done; work, and answer questions, until the task has ended."""
         task = await kernel.tasks.submit(
-            _GOAL, model=self.model, key="orders", max_steps=_MAX_STEPS, max_recoveries=_MAX_RECOVERIES
+            _GOAL, model=self.model, key="orders", max_steps=MAX_STEPS, max_recoveries=MAX_RECOVERIES
         )
         world.entered(task)
         if not (await kernel.tasks.show(task)).ended:
             world.posted((await kernel.tasks.steer(task, _HINT, key="hint")).letter_id)
-        for _ in range(_SHIFTS_MAX):
-            await kernel.work(until_idle=True, on_problem=passed_on)
-            if (await kernel.tasks.show(task)).ended:
-                return
-            for seq in open_questions(list(kernel.read(task).records())):
-                answered = await kernel.tasks.answer(task, seq, "unknown", by="night shift", key=f"answer {seq}")
-                world.posted(answered.letter_id)
-        raise Stuck(f"task {task!r} does not get anywhere")
+        await work_to_its_end(kernel, world, task, by="night shift")
 
     def verdict(self, done: Sequence[Done], records: Sequence[Record]) -> Iterator[str]:
         """The task is completed, once; each mail went out at most once, and is reported; stock was taken once."""
@@ -155,11 +142,6 @@ class Shop:
             yield f"stock was taken for {dict(_about(done, 'take_stock'))}, reported is {report}"
 
 
-def passed_on(task: str, error: Exception) -> None:
-    """A worker's problem is the host's: it stops."""
-    raise error
-
-
 def _tool(body: Any, *parameters: str, **options: Any) -> Tool:
     schema = {"type": "object", "properties": {name: {"type": "integer"} for name in parameters}}
     return Tool(
@@ -169,12 +151,6 @@ def _tool(body: Any, *parameters: str, **options: Any) -> Tool:
         parameters={**schema, "required": list(parameters)},
         **options,
     )
-
-
-def open_questions(records: Sequence[Record]) -> list[int]:
-    """The rows of the questions that nobody has answered."""
-    answered = {record.event.asked_seq for record in records if isinstance(record.event, ApprovalDecided)}
-    return [record.seq for record in records if isinstance(record.event, ApprovalAsked) and record.seq not in answered]
 
 
 def _events(records: Sequence[Record], kind: type[E]) -> list[E]:
@@ -207,11 +183,7 @@ class Clerk(FakeModel):
         known = _Known.of(request.messages)
         wanted = known.next_calls()
         said = words("On to the next.", chunk=8) if wanted else words(known.report(), chunk=32)
-        yield self._play([*said[:2], _pause, *said[2:], *calls(*wanted)])
-
-
-async def _pause() -> None:
-    await trio.sleep(_PAUSE_S)
+        yield self._play([*said[:2], pause, *said[2:], *calls(*wanted)])
 
 
 @define

@@ -26,6 +26,7 @@ from flightlog.runtime.recovery import OnCrash
 from flightlog.runtime.session import Session
 from flightlog.testing import Bundle, Cue, FakeModel, calls, words
 from flightlog.testing.faults.book import Book
+from flightlog.testing.faults.host import GO_ON, NUDGES_MAX, PAUSE_S, pause
 from flightlog.testing.faults.shop import Shop
 from flightlog.testing.faults.world import Done, Stuck, World
 from flightlog_hookspecs import (
@@ -45,9 +46,6 @@ from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.errors import ProviderError, UsageError
 from flightlog_hookspecs.events import AssistantMessage, Message, Record, SubagentSpawned, Told, ToolResult, UserMessage
 from flightlog_hookspecs.tools import Effect, Mode
-
-GO_ON: Final = "go on"
-"""A message with this text is the host's way to resume a turn that was interrupted; oracles leave it out."""
 
 
 class Workload(Protocol):
@@ -159,12 +157,10 @@ _BUILD_S: Final = 1.0
 """So long a "build" goes on after it took effect: longer than a cancel waits for it."""
 _DUMP_CHARS: Final = 90_000
 _LIMITS: Final = Limits(delta_flush_ms=10, cancel_grace_s=0.5)
-_PAUSE_S: Final = 0.03
 _STREAM_PAUSES: Final = 10
 _FAILURES: Final = 2
 _BACK_OFF_S: Final = 1.0
 _OTHER_MODEL: Final = "diligent:other"
-_NUDGES_MAX: Final = 20
 _WAITS_SHARE: Final = 0.2
 _BESIDE_SHARE: Final = 0.5
 _STARTED: Final = re.compile("Started as '([^']+)'")
@@ -309,7 +305,7 @@ class Delegated(Script):
         except UsageError:
             return  # a death came before it began
         async with kernel.session(child, model=self.model, limits=_LIMITS, on_crash=self.on_crash) as session:
-            for _ in range(_NUDGES_MAX):
+            for _ in range(NUDGES_MAX):
                 await session.run(children=True)
                 if not session.pending and finished(self.orders, kernel.read(child).messages()):
                     return
@@ -365,7 +361,7 @@ class _Host:
     async def _run_and_cancel(self, session: Session) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.run)
-            await trio.sleep(_STREAM_PAUSES * _PAUSE_S / 2)
+            await trio.sleep(_STREAM_PAUSES * PAUSE_S / 2)
             session.cancel()
         self.world.held(session.token)
 
@@ -373,9 +369,9 @@ class _Host:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run, session)
             for order in beside:
-                await trio.sleep(_PAUSE_S)
+                await pause()
                 await self._say(session, order)
-        for _ in range(_NUDGES_MAX):
+        for _ in range(NUDGES_MAX):
             await self._run(session)
             if not session.pending and finished(self.script.orders, self.kernel.read(self.name).messages()):
                 return
@@ -398,7 +394,7 @@ class _Host:
                     await session.answer(question.seq, self._witnessed(question))
                 else:
                     await session.approve(question.seq)
-            await trio.sleep(_PAUSE_S)
+            await pause()
 
     def _witnessed(self, question: Question) -> Told:
         """What a person who looks has to say of how a call ended."""
@@ -431,13 +427,13 @@ class Diligent(FakeModel):
     def _reply(self, messages: Sequence[Message]) -> list[Cue]:
         last = messages[-1]
         if isinstance(last, UserMessage) and self._is_cancelled(last.text):
-            return [cue for _ in range(_STREAM_PAUSES) for cue in (*words("and on ")[:-1], _pause)]
+            return [cue for _ in range(_STREAM_PAUSES) for cue in (*words("and on ")[:-1], pause)]
         for text in asked(self._orders, messages):
             for step in self._orders[text].steps:
                 if missing := [call for call in step if call not in settled(messages)]:
                     said = words(f"I work on {text}.", chunk=8)
                     wanted = calls(*((name, self._arguments(name, task, messages)) for name, task in missing))
-                    return [*said[:2], _pause, *said[2:], *wanted]
+                    return [*said[:2], pause, *said[2:], *wanted]
         return words(last_words(self._orders, messages), chunk=8)
 
     def _arguments(self, name: str, task: str, messages: Sequence[Message]) -> dict[str, str]:  # noqa: ARG002
@@ -468,13 +464,9 @@ class Fickle(Diligent):
         """The next reply, or what comes instead of it."""
         reply = self._reply(list(request.messages))
         if attempt <= _FAILURES and not _OTHER_MODEL.endswith(f":{request.head.model}"):
-            broken = [*words("I work on", chunk=4)[:-1], _pause, ProviderError("transport", "broken off")]
+            broken = [*words("I work on", chunk=4)[:-1], pause, ProviderError("transport", "broken off")]
             reply = broken if attempt == 1 else [ProviderError("overloaded", "later", retry_after_s=_BACK_OFF_S)]
         yield self._play(reply)
-
-
-async def _pause() -> None:
-    await trio.sleep(_PAUSE_S)
 
 
 def asked(orders: Mapping[str, Order], messages: Sequence[Message]) -> list[str]:
