@@ -124,10 +124,10 @@ def test_time_counts_while_a_task_runs_and_its_worker_lives() -> None:
         (0, CALL),
     ):
         at_us += seconds * 1_000_000
-        account = accounts.counted(accounts.at(account, event, at_us), event)
+        account = accounts.counted(account, event, at_us)
     assert account.used_of("active_s") == 10 + 5 + 2 + 3 + 4
     assert account.used_of("step_s") == 4
-    after_midnight = accounts.at(account, CALL, (NOON_US // DAY_US + 1) * DAY_US + 2_000_000)
+    after_midnight = accounts.counted(account, CALL, (NOON_US // DAY_US + 1) * DAY_US + 2_000_000)
     assert after_midnight.used_of("active_s") == 2, "a new day begins anew, with what is worked on it"
 
 
@@ -137,13 +137,13 @@ def test_no_day_has_more_work_than_seconds(moments: list[tuple[int, str]]) -> No
     for seconds, what in moments:
         at_us += seconds * 1_000_000
         event = {"opened": OPENED, "call": CALL}.get(what) or TaskState(state=what)  # type: ignore[arg-type]
-        account = accounts.counted(accounts.at(account, event, at_us), event)
+        account = accounts.counted(account, event, at_us)
         assert 0 <= account.active_us <= DAY_US
 
 
 def test_what_was_worked_yesterday_does_not_end_the_work_of_today() -> None:
     midnight_us = (NOON_US // DAY_US + 1) * DAY_US
-    account = accounts.at(account_of(TaskState(state="running"), active_s=3600), CALL, midnight_us - 60_000_000)
+    account = accounts.counted(account_of(TaskState(state="running"), active_s=3600), CALL, midnight_us - 60_000_000)
     account = evolve(account, active_us=3_590_000_000)
     assert budget.time_left_us(account, midnight_us - 55_000_000) == ("active_s", 5_000_000)
     assert budget.time_left_us(account, midnight_us + 7_000_000) == ("active_s", 3_593_000_000)

@@ -5,9 +5,9 @@ All of it is counted from events, so that no crash resets a counter, and no call
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from attrs import frozen
 
@@ -102,107 +102,166 @@ class Account:
 EMPTY: Final = Account()
 
 
-def at(account: Account, event: Event, at_us: int) -> Account:
-    """`account` as of a row of this time: what was worked since the row before counts, unless nobody was there."""
-    if not at_us:
-        return account
-    return passed(account, at_us, works=account.counts_time and not isinstance(event, (SessionOpened, SessionRepaired)))
+def counted(account: Account, event: Event, at_us: int = 0) -> Account:
+    """`account` after `event`, which stands in a row of this time; 0 where no time is to pass.
+
+    What was worked since the row before counts, unless nobody was there.
+    """
+    count = _COUNTS.get(type(event))
+    changes = count(account, event) if count else {}
+    if at_us:
+        works = account.counts_time and type(event) not in _NOBODY_WAS_THERE
+        changes = {**_passed(account, at_us, works=works), **changes}
+    return changed(account, **changes) if changes else account
 
 
 def passed(account: Account, at_us: int, *, works: bool) -> Account:
     """`account` at this time, when somebody `works` since its last row, or nobody does."""
-    day = at_us // DAY_US
+    return changed(account, **_passed(account, at_us, works=works))
+
+
+_Changes = dict[str, object]
+"""What an event makes of some fields of the account. All that it changes is one copy: this runs for each row."""
+
+
+def _passed(account: Account, at_us: int, *, works: bool) -> _Changes:
+    day, of_day_us = divmod(at_us, DAY_US)
     gone = max(0, at_us - account.at_us) if works else 0
     today_us = account.active_us if day == account.day else 0
-    return changed(
-        account, at_us=at_us, day=day, active_us=today_us + min(gone, at_us % DAY_US), step_us=account.step_us + gone
-    )
+    return {
+        "at_us": at_us,
+        "day": day,
+        "active_us": today_us + min(gone, of_day_us),
+        "step_us": account.step_us + gone,
+    }
 
 
-def counted(account: Account, event: Event) -> Account:
-    """`account` after `event`."""
-    match event:
-        case ContextBuilt():
-            return changed(account, asked=event.tokens, asked_of=event.model)
-        case RequestSent():
-            return _requested(account)
-        case CompactionStart(level="summarise"):
-            asking = changed(account, asked=event.tokens_before, asked_of=event.model, summarises=True)
-            return _requested(asking)
-        case AssistantMessage():
-            return _spent(account, event.charged)
-        case RequestFailed():
-            return _with(_spent(account, event.charged), retries=int(event.failure != "interrupted"))
-        case CompactionEnd():
-            return _spent(account, event.charged, summary=True)
-        case ToolCall(resumed=""):
-            return _with(account, calls=1, **{f"calls:{event.name}": 1})
-        case SubagentSpawned():
-            lent = MappingProxyType({**account.lent, event.child: event.tokens or 0})
-            return _with(changed(account, lent=lent), subagents=1)
-        case SubagentSettled():
-            lent = MappingProxyType({child: lent for child, lent in account.lent.items() if child != event.child})
-            return _with(changed(account, lent=lent), tokens=event.charged)
-        case StepStart():
-            used = MappingProxyType({**account.used, "step_tokens": 0})
-            return changed(account, in_step=True, step_us=0, used=used)
-        case StepEnd():
-            return changed(account, in_step=False)
-        case BudgetGranted():
-            return _granted(account, event)
-        case BudgetAlert(level="warning"):
-            return changed(account, warned=account.warned | {event.card})
-        case BudgetAlert(then="pauses"):
-            return changed(account, halt=event)
-        case BudgetDegraded():
-            return changed(
-                account,
-                moves=(*account.moves, event.move),
-                context_tokens=event.context_tokens or account.context_tokens,
-                smaller=event.model or account.smaller,
-                put_off=(*account.put_off, *event.put_off),
-            )
-        case TaskState():
-            works = event.state in ("running", "recovering")
-            comes_on = event.state == "running" and account.counts_time  # after a recovery, perhaps into a pause
-            halt = None if works and not comes_on else account.halt
-            return changed(account, counts_time=works, halt=halt, grants_then=account.grants)
-        case SessionOpened() if account.summarises:  # whoever asked for it is dead, and what it cost was not told
-            return _spent(account, account.asked, summary=True)
-        case _:
-            return account
+def _used(account: Account, **more: int) -> Mapping[str, int]:
+    """What is used with so much more of these cards."""
+    used = account.used
+    return MappingProxyType({**used, **{card: used.get(card, 0) + count for card, count in more.items() if count}})
 
 
-def _spent(account: Account, tokens: int, *, summary: bool = False) -> Account:
-    """`account` once the open request is settled, which has cost so much."""
-    summaries = {"summary_tokens": tokens} if summary else {}
-    return _with(changed(account, asked=0, summarises=False), tokens=tokens, step_tokens=tokens, **summaries)
+def _requested(account: Account, model: str) -> Mapping[str, int]:
+    return _used(account, requests=1, **{f"requests:{model.partition(':')[0]}": 1})
 
 
-def _requested(account: Account) -> Account:
-    adapter = account.asked_of.partition(":")[0]
-    return _with(account, requests=1, **{f"requests:{adapter}": 1})
+def _spent(account: Account, tokens: int, **more: int) -> _Changes:
+    """What follows once the open request is settled, which has cost so much."""
+    used = _used(account, tokens=tokens, step_tokens=tokens, **more)
+    return {"asked": 0, "summarises": False, "used": used}
 
 
-def _with(account: Account, **more: int) -> Account:
-    """`account` with so much more used."""
-    used = {**account.used, **{card: account.used.get(card, 0) + count for card, count in more.items() if count}}
-    return changed(account, used=MappingProxyType(used))
+def _built(account: Account, event: ContextBuilt) -> _Changes:
+    return {"asked": event.tokens, "asked_of": event.model}
 
 
-def _granted(account: Account, event: BudgetGranted) -> Account:
-    cards = MappingProxyType({**account.cards, event.card: event.most})
-    account = changed(
-        account,
-        cards=cards,
-        granted_by=event.by,
-        warned=account.warned - {event.card},
-        halt=None,  # whatever it was for: it is looked at again, and a child knows no other new beginning
-        grants=account.grants + 1,
-    )
-    if event.card != "tokens":
-        return account
-    return changed(account, moves=(), context_tokens=None, smaller="", put_off=())
+def _sent(account: Account, event: RequestSent) -> _Changes:
+    return {"used": _requested(account, account.asked_of)}
+
+
+def _compaction_start(account: Account, event: CompactionStart) -> _Changes:
+    if event.level != "summarise":
+        return {}
+    asking: _Changes = {"asked": event.tokens_before, "asked_of": event.model, "summarises": True}
+    return {**asking, "used": _requested(account, event.model)}
+
+
+def _message(account: Account, event: AssistantMessage) -> _Changes:
+    return _spent(account, event.charged)
+
+
+def _failed(account: Account, event: RequestFailed) -> _Changes:
+    return _spent(account, event.charged, retries=int(event.failure != "interrupted"))
+
+
+def _compaction_end(account: Account, event: CompactionEnd) -> _Changes:
+    return _spent(account, event.charged, summary_tokens=event.charged)
+
+
+def _tool_call(account: Account, event: ToolCall) -> _Changes:
+    return {} if event.resumed else {"used": _used(account, calls=1, **{f"calls:{event.name}": 1})}
+
+
+def _spawned(account: Account, event: SubagentSpawned) -> _Changes:
+    lent = MappingProxyType({**account.lent, event.child: event.tokens or 0})
+    return {"lent": lent, "used": _used(account, subagents=1)}
+
+
+def _settled(account: Account, event: SubagentSettled) -> _Changes:
+    lent = MappingProxyType({child: lent for child, lent in account.lent.items() if child != event.child})
+    return {"lent": lent, "used": _used(account, tokens=event.charged)}
+
+
+def _step_start(account: Account, event: StepStart) -> _Changes:
+    return {"in_step": True, "step_us": 0, "used": MappingProxyType({**account.used, "step_tokens": 0})}
+
+
+def _step_end(account: Account, event: StepEnd) -> _Changes:
+    return {"in_step": False}
+
+
+def _granted(account: Account, event: BudgetGranted) -> _Changes:
+    changes: _Changes = {
+        "cards": MappingProxyType({**account.cards, event.card: event.most}),
+        "granted_by": event.by,
+        "warned": account.warned - {event.card},
+        "halt": None,  # whatever it was for: it is looked at again, and a child knows no other new beginning
+        "grants": account.grants + 1,
+    }
+    if event.card == "tokens":
+        changes |= {"moves": (), "context_tokens": None, "smaller": "", "put_off": ()}
+    return changes
+
+
+def _alert(account: Account, event: BudgetAlert) -> _Changes:
+    if event.level == "warning":
+        return {"warned": account.warned | {event.card}}
+    return {"halt": event} if event.then == "pauses" else {}
+
+
+def _degraded(account: Account, event: BudgetDegraded) -> _Changes:
+    return {
+        "moves": (*account.moves, event.move),
+        "context_tokens": event.context_tokens or account.context_tokens,
+        "smaller": event.model or account.smaller,
+        "put_off": (*account.put_off, *event.put_off),
+    }
+
+
+def _task_state(account: Account, event: TaskState) -> _Changes:
+    works = event.state in ("running", "recovering")
+    comes_on = event.state == "running" and account.counts_time  # after a recovery, perhaps into a pause
+    halt = None if works and not comes_on else account.halt
+    return {"counts_time": works, "halt": halt, "grants_then": account.grants}
+
+
+def _opened(account: Account, event: SessionOpened) -> _Changes:
+    if not account.summarises:
+        return {}
+    # Whoever asked for the summary is dead, and what it cost was not told.
+    return _spent(account, account.asked, summary_tokens=account.asked)
+
+
+_NOBODY_WAS_THERE: Final = frozenset({SessionOpened, SessionRepaired})
+_COUNTS: Final[dict[type, Callable[[Account, Any], _Changes]]] = {
+    ContextBuilt: _built,
+    RequestSent: _sent,
+    CompactionStart: _compaction_start,
+    AssistantMessage: _message,
+    RequestFailed: _failed,
+    CompactionEnd: _compaction_end,
+    ToolCall: _tool_call,
+    SubagentSpawned: _spawned,
+    SubagentSettled: _settled,
+    StepStart: _step_start,
+    StepEnd: _step_end,
+    BudgetGranted: _granted,
+    BudgetAlert: _alert,
+    BudgetDegraded: _degraded,
+    TaskState: _task_state,
+    SessionOpened: _opened,
+}
 
 
 def granted(account: Account | None) -> tuple[BudgetGranted, ...]:

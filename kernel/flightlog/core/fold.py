@@ -9,8 +9,6 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
-from attrs import evolve
-
 from flightlog.core import account as accounts
 from flightlog.core import checkpoints
 from flightlog.core import task as tasks
@@ -75,11 +73,14 @@ def fold(state: State, event: Event, seq: int, epoch: int, at_us: int = 0) -> St
     apply = _APPLY.get(type(event))
     if apply is not None:
         state = apply(state, event, seq, epoch)
-    if state.task is not None and (task := tasks.counted(state.task, event)) is not state.task:
-        state = changed(state, task=task)
-    if state.account is None:
+    task, account = state.task, state.account
+    if task is not None:
+        task = tasks.counted(task, event)
+    if account is not None:
+        account = accounts.counted(account, event, at_us)
+    if task is state.task and account is state.account:
         return state
-    return changed(state, account=accounts.counted(accounts.at(state.account, event, at_us), event))
+    return changed(state, task=task, account=account)
 
 
 def placed(state: State, event: Event) -> tuple[int | None, int | None]:
@@ -98,7 +99,7 @@ def _created(state: State, event: SessionCreated, seq: int, epoch: int) -> State
 def _opened(state: State, event: SessionOpened, seq: int, epoch: int) -> State:
     step = state.step
     if step is not None and event.lock != state.lock:
-        calls = [evolve(call, outlived=call.started is not None) for call in step.calls]
+        calls = [changed(call, outlived=call.started is not None) for call in step.calls]
         step = changed(step, calls=tuple(calls))
     task = changed(state.task, resynced=False) if state.task else None
     return changed(
@@ -120,7 +121,7 @@ def _closed(state: State, event: SessionClosed, seq: int, epoch: int) -> State:
 def _repaired(state: State, event: SessionRepaired, seq: int, epoch: int) -> State:
     step = state.step
     if step is not None:
-        calls = [evolve(call, doubtful=call.started is None and call.outcome is None) for call in step.calls]
+        calls = [changed(call, doubtful=call.started is None and call.outcome is None) for call in step.calls]
         step = changed(step, calls=tuple(calls))
     return changed(state, closed=True, repair=event.repair, step=step, torn=state.turn_open)
 
@@ -261,7 +262,7 @@ def _with_tokens(usage: Usage, event: AssistantMessage | CompactionEnd) -> Usage
 def _with_call(state: State, position: int, **changes: Any) -> State:
     step = _step(state)
     calls = list(step.calls)
-    calls[position] = evolve(calls[position], **changes)
+    calls[position] = changed(calls[position], **changes)
     return changed(state, step=changed(step, calls=tuple(calls)))
 
 

@@ -55,7 +55,7 @@ class Pending:
     wakes: bool = True
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, slots=False)
 class Call:
     """A call of the step's assistant message. Answered once `outcome` is set, by row `result_seq`.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from attrs import frozen
 
@@ -227,23 +227,43 @@ def checked(task: Task, event: GoalChecked) -> Task:
 
 def counted(task: Task, event: Event) -> Task:
     """`task` after an event that counts for it, whether or not it is about a task."""
-    match event:
-        case ToolCall():
-            return changed(task, calls=task.calls + 1)
-        case AssistantMessage():
-            history = extended(task.history, event)
-            tokens = task.tokens + event.counted
-            return changed(task, tokens=tokens, history=history, recalled=False, stale=frozenset())
-        case CompactionEnd():
-            return changed(task, tokens=task.tokens + event.counted)
-        case ToolResult() if event.call_seq is not None and event.replaces is None:
-            ended = (event.name, event.outcome)
-            tally = MappingProxyType({**task.tally, ended: task.tally.get(ended, 0) + 1})
-            return changed(task, tally=tally, history=extended(task.history, event))
-        case UserMessage() | ToolResult():
-            return changed(task, history=extended(task.history, event))
-        case _:
-            return task
+    count = _COUNTS.get(type(event))
+    return count(task, event) if count else task
+
+
+def _called(task: Task, event: ToolCall) -> Task:
+    return changed(task, calls=task.calls + 1)
+
+
+def _answer(task: Task, event: AssistantMessage) -> Task:
+    tokens = task.tokens + event.counted
+    return changed(task, tokens=tokens, history=extended(task.history, event), recalled=False, stale=frozenset())
+
+
+def _summed_up(task: Task, event: CompactionEnd) -> Task:
+    return changed(task, tokens=task.tokens + event.counted)
+
+
+def _result(task: Task, event: ToolResult) -> Task:
+    history = extended(task.history, event)
+    if event.call_seq is None or event.replaces is not None:
+        return changed(task, history=history)
+    ended = (event.name, event.outcome)
+    tally = MappingProxyType({**task.tally, ended: task.tally.get(ended, 0) + 1})
+    return changed(task, tally=tally, history=history)
+
+
+def _told(task: Task, event: UserMessage) -> Task:
+    return changed(task, history=extended(task.history, event))
+
+
+_COUNTS: Final[dict[type, Callable[[Task, Any], Task]]] = {
+    ToolCall: _called,
+    AssistantMessage: _answer,
+    CompactionEnd: _summed_up,
+    ToolResult: _result,
+    UserMessage: _told,
+}
 
 
 def checkpointed(task: Task, event: CheckpointWritten, seq: int, judged: Mark | Doubted) -> Task:
