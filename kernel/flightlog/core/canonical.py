@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, Final
 
@@ -27,16 +27,25 @@ _LONG_NUMBER = re.compile(r"[:\[,]-?\d{19}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SPLIT_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _UNFAITHFUL = re.compile("[\0\ud800-\udfff]")
-_ENCODE = json.JSONEncoder(ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":")).encode
+_ENCODER = json.JSONEncoder(ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":"))
+
+
+def _encoding() -> Callable[[Json], str]:
+    """What encodes. `JSONEncoder.encode` makes an encoder in C for each value, at twice the price of using it."""
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return _ENCODER.encode
+    chunks = make(None, _ENCODER.default, json.encoder.encode_basestring, None, ":", ",", False, False, False)
+    return lambda value: "".join(chunks(value, 0))
+
+
+_ENCODE = _encoding()
 
 
 def dumps(value: Json) -> str:
     """`value` as canonical JSON text. Raises `BadPayload` naming the path of what cannot be kept."""
     _check(value, "$", 0)
-    text = _ENCODE(value)
-    if not text.isascii():
-        text = _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
-    return text
+    return _escaped(_ENCODE(value))
 
 
 def dumps_typed(value: Json) -> str:
@@ -50,6 +59,18 @@ def dumps_typed(value: Json) -> str:
         return dumps(value)
     if _LONG_NUMBER.search(text) or (not text.isascii() and _SPLIT_PAIR.search(text)):
         return dumps(value)
+    return _escaped(text)
+
+
+def dumps_words(value: Json) -> str:
+    """Like `dumps_typed`, for what is in the log or may enter it: nothing in it is looked at again.
+
+    To look for long numbers in much text takes longer than all the rest.
+    """
+    return _escaped(_ENCODE(value))
+
+
+def _escaped(text: str) -> str:
     return text if text.isascii() else _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

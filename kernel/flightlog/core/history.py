@@ -14,7 +14,7 @@ from typing import TypeVar, cast, overload
 
 from attrs import define, evolve, field
 
-from flightlog.core.canonical import dumps_typed
+from flightlog.core.canonical import dumps_words
 from flightlog_hookspecs.adapters import Request
 from flightlog_hookspecs.content import Block, FileBlock, TextBlock, ThinkingBlock, ToolCallBlock, text_blocks
 from flightlog_hookspecs.events import AssistantMessage, Event, Head, Message, ToolResult, UserMessage
@@ -29,15 +29,11 @@ def place_of(event: Event, seq: int) -> Place | None:
     A result stands under the message that asked for it, in the order of the calls: so a request has
     the same bytes whatever order the tools finished in.
     """
-    match event:
-        case UserMessage(replaces_from=int(row)):
-            return row, 0
-        case UserMessage() | AssistantMessage():
-            return seq, 0
-        case ToolResult():
-            return event.message_seq, event.position + 1
-        case _:
-            return None
+    if isinstance(event, ToolResult):
+        return event.message_seq, event.position + 1
+    if isinstance(event, UserMessage):
+        return (seq if event.replaces_from is None else event.replaces_from), 0
+    return (seq, 0) if isinstance(event, AssistantMessage) else None
 
 
 def extended(digest: str, message: Message) -> str:
@@ -53,12 +49,12 @@ def extended(digest: str, message: Message) -> str:
         case ToolResult():
             said = ["tool", message.position, message.call_id, message.outcome]
     said.append([_seen(block) for block in message.content])
-    return hashlib.sha256(digest.encode() + dumps_typed(said).encode()).hexdigest()
+    return hashlib.sha256((digest + dumps_words(said)).encode()).hexdigest()
 
 
 def answer_digest(content: tuple[Block, ...]) -> str:
     """What tells one answer of a tool from another (sha256, in hex)."""
-    return hashlib.sha256(dumps_typed([_seen(block) for block in content]).encode()).hexdigest()
+    return hashlib.sha256(dumps_words([_seen(block) for block in content]).encode()).hexdigest()
 
 
 def _seen(block: Block) -> list[str]:
