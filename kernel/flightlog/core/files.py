@@ -39,7 +39,8 @@ def refusal(block: FileBlock) -> str:
 
 def files_in(value: object) -> tuple[FileBlock, ...]:
     """The files in the content of an event, a message or a letter; () for what has no content."""
-    return tuple(block for block in getattr(value, "content", None) or () if isinstance(block, FileBlock))
+    content = getattr(value, "content", None)
+    return tuple([block for block in content if isinstance(block, FileBlock)]) if content else ()
 
 
 def bare(event: Event) -> Event:

@@ -13,7 +13,8 @@ import re
 from collections.abc import Callable, Iterable
 from functools import cache
 from hashlib import sha256
-from typing import Any, Final, NamedTuple, TypeVar, get_args
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 import cattrs
 from attrs import evolve, has
@@ -22,7 +23,6 @@ from cattrs.strategies import configure_tagged_union
 
 from flightlog.core import canonical
 from flightlog.core.files import files_in, filled
-from flightlog.core.history import place_of
 from flightlog.core.limits import BLOB_MIN_BYTES, EXCERPT_CHARS
 from flightlog.core.shape import misfit
 from flightlog.store.derived import Derived, derived_from
@@ -40,11 +40,14 @@ from flightlog_hookspecs.events import (
 
 V = TypeVar("V")
 
+_Hook = Callable[[Any, Any], Any]
+"""What cattrs calls to make a value of its JSON: with that, and the type to make."""
+
 FORMAT: Final = 1
 """Version of the row format, covered by every digest."""
 
 _BLOCK_TAGS: Final = {TextBlock: "text", ThinkingBlock: "thinking", ToolCallBlock: "tool_call", FileBlock: "file"}
-_RAW_DECODE: Final = json.JSONDecoder().raw_decode
+_SCAN: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _SHA256: Final = re.compile("[0-9a-f]{64}")
 _LIFTED_FIELD: Final = {
     "tool/call": "arguments",
@@ -107,8 +110,8 @@ class EventRow(NamedTuple):
     digest: bytes
 
 
-_TEXT: Final = EventRow._fields.index("text")
-"""Where the columns end that are derived from the event."""
+_DERIVED: Final = slice(EventRow._fields.index(Derived._fields[0]), EventRow._fields.index("text"))
+"""Where the columns stand that are derived from the event."""
 
 
 class Encoded(NamedTuple):
@@ -137,20 +140,16 @@ def encode(record: Record, key: int, uid: str, previous: bytes) -> Encoded:
         raise BadPayload(f"$.{wrong}", f"{event.kind} cannot hold this {type(getattr(event, wrong)).__name__} there")
     data, words, pieces = _unstructured(event)
     blobs = file_blobs(event)
-    text, text_blob = words, None
-    if words is not None and (raw := _large(words)):
-        text, text_blob = words[:EXCERPT_CHARS], sha256(raw).digest()
+    text, text_blob, raw = _shown(words)
+    if raw and text_blob:
         blobs.append((text_blob, raw))
     if raw := _large(data):
         digest = sha256(raw).digest()
         blobs.append((digest, raw))
         data = '{"$blob":"' + digest.hex() + '"}'
-    derived = derived_from(event)
-    place = place_of(event, record.seq)
     facts = (record.seq, event.kind, record.at_us, record.turn, record.step, record.epoch, int(record.ignorable))
-    shown = (derived.attempt, derived.position, place[0] if place else None, *derived[2:])
     digest = _digest(previous, uid, facts, text, text_blob, data)
-    row = EventRow._make((key, *facts, *shown, text, text_blob, data, digest))
+    row = EventRow._make((key, *facts, *derived_from(event, record.seq), text, text_blob, data, digest))
     return Encoded(row, tuple(blobs), pieces)
 
 
@@ -167,10 +166,12 @@ def file_blobs(value: object) -> list[tuple[bytes, bytes]]:
 
     Those without their bytes are in the file already.
     """
-    files = {file.sha256: file.data for file in files_in(value) if file.data}
-    if wrong := next((file for file in files_in(value) if not _SHA256.fullmatch(file.sha256)), None):
-        raise BadPayload("$.content", f"{wrong.sha256!r} is not the sha256 of a file")
-    return [(bytes.fromhex(sha256), data) for sha256, data in files.items()]
+    if not (files := files_in(value)):
+        return []
+    if wrong := [file for file in files if not _SHA256.fullmatch(file.sha256)]:
+        raise BadPayload("$.content", f"{wrong[0].sha256!r} is not the sha256 of a file")
+    data = {file.sha256: file.data for file in files if file.data}
+    return [(bytes.fromhex(digest), content) for digest, content in data.items()]
 
 
 def with_files(message: Message, blob: Callable[[bytes], bytes]) -> Message:
@@ -183,6 +184,13 @@ def _large(text: str) -> bytes | None:
     if len(text) * 4 > BLOB_MIN_BYTES and len(raw := text.encode()) > BLOB_MIN_BYTES:
         return raw
     return None
+
+
+def _shown(words: str | None) -> tuple[str | None, bytes | None, bytes | None]:
+    """What `text` and `text_blob` hold of an event's words, and the payload that the latter stands for."""
+    if words is None or not (raw := _large(words)):
+        return words, None, None
+    return words[:EXCERPT_CHARS], sha256(raw).digest(), raw
 
 
 def chained(previous: bytes, uid: str, row: EventRow) -> bytes:
@@ -198,14 +206,14 @@ def _digest(
     Derived columns and file-local keys stay out, so that export and import keep the chain.
     """
     seq, kind, at, turn, step, epoch, ignorable = facts
-    kind, raw = kind.encode(), data.encode()
+    raw = data.encode()
     words = b"" if text is None else text.encode()
     blob = text_blob or b""
     stated = (
         f"{FORMAT};{uid};{seq};{at};{turn};{step};{epoch};{ignorable};"
-        f"{len(kind)};{len(raw)};{text is not None}{len(words)};{len(blob)};"
+        f"{len(kind.encode())};{len(raw)};{text is not None}{len(words)};{len(blob)};{kind}"
     )
-    return sha256(b"".join((previous, stated.encode(), kind, raw, words, blob))).digest()
+    return sha256(b"".join((previous, stated.encode(), raw, words, blob))).digest()
 
 
 def decode(
@@ -237,8 +245,7 @@ def decode(
 def completed(row: EventRow, blob: Callable[[bytes], bytes]) -> EventRow:
     """`row` with the columns that its event gives it, whatever they were. For kinds we know."""
     event = _structured(CLASS_OF_KIND[row.kind], row, blob, None)
-    place, derived = place_of(event, row.seq), derived_from(event)
-    return EventRow._make((*row[:8], *derived[:2], place[0] if place else None, *derived[2:], *row[_TEXT:]))
+    return EventRow._make((*row[: _DERIVED.start], *derived_from(event, row.seq), *row[_DERIVED.stop :]))
 
 
 def payloads_of(row: EventRow, event: Event) -> tuple[bytes, ...]:
@@ -254,21 +261,17 @@ def payloads_of(row: EventRow, event: Event) -> tuple[bytes, ...]:
 
 def _compare(event: Event, row: EventRow) -> None:
     """Raise `Undecodable` unless the columns of `row` are those that `event` is written with."""
-    place = place_of(event, row.seq)
-    if row.place != (place[0] if place else None):
-        raise Undecodable("columns-derived", "column place differs from the event it is derived from")
+    columns: tuple[Any, ...] = row
+    stored, derived = columns[_DERIVED], derived_from(event, row.seq)
     if isinstance(event, UnknownEvent):
-        return  # what a newer version shows in its columns is not for this one to judge
-    derived = derived_from(event)
-    stored = (row.attempt, row.position, *row[11:_TEXT])
+        if row.place is not None:
+            raise Undecodable("columns-derived", "column place shows a message where no version has one")
+        return  # what a newer version shows in its other columns is not for this one to judge
     if stored != derived:
         names = [name for name, a, b in zip(Derived._fields, stored, derived, strict=True) if a != b]
         raise Undecodable("columns-derived", f"column {names[0]} differs from the event it is derived from")
-    text = words = _words(event)
-    raw = None if words is None else _large(words)
-    if words is not None and raw is not None:
-        text = words[:EXCERPT_CHARS]
-    if row.text != text or row.text_blob != (sha256(raw).digest() if raw else None):
+    text, text_blob, _ = _shown(_words(event))
+    if row.text != text or row.text_blob != text_blob:
         raise Undecodable("columns-derived", "column text differs from the event's words")
 
 
@@ -282,10 +285,12 @@ def _words(event: Event) -> str | None:
 
 def decode_message(kind: str, text: str | None, data: str, blob: Callable[[bytes], bytes]) -> Message:
     """The message in a row of the `messages` view, whose `text` is whole."""
-    with _Shaped(kind):
+    try:
         value = _parsed(_data(data, blob))
         _drop_blocks(value["content"], text or "")
         message: Message = _structure_of(CLASS_OF_KIND[kind])(value, CLASS_OF_KIND[kind])
+    except Exception as error:
+        raise _misshapen(kind, error) from error
     return message
 
 
@@ -333,7 +338,7 @@ def _hash_of(pieces: list[tuple[int, str]]) -> str:
 
 
 def _structured(cls: type, row: EventRow, blob: Callable[[bytes], bytes], pieces: list[tuple[int, str]] | None) -> Any:
-    with _Shaped(row.kind):
+    try:
         data = _data(row.data, blob)
         if cls is UnknownEvent:
             return UnknownEvent(kind=row.kind, data=data)
@@ -346,22 +351,18 @@ def _structured(cls: type, row: EventRow, blob: Callable[[bytes], bytes], pieces
         elif (name := _LIFTED_FIELD.get(row.kind)) and text is not None and name not in value:
             value[name] = text
         return _structure_of(cls)(value, cls)
+    except Exception as error:
+        raise _misshapen(row.kind, error) from error
 
 
-class _Shaped:
-    """Turns whatever json and cattrs raise into `Undecodable`: the row is not one of ours."""
+def _misshapen(kind: str, error: Exception) -> Exception:
+    """What to raise for whatever json and cattrs have raised: the row is not one of ours.
 
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        # A payload that cannot be fetched just now says nothing about the row.
-        if isinstance(error, Exception) and not isinstance(error, (Undecodable, StoreError)):
-            raise Undecodable(
-                "data-shape", f"data of {self._kind} cannot be read: {type(error).__name__}: {error}"
-            ) from error
+    A payload that cannot be fetched just now says nothing about the row.
+    """
+    if isinstance(error, (Undecodable, StoreError)):
+        return error
+    return Undecodable("data-shape", f"data of {kind} cannot be read: {type(error).__name__}: {error}")
 
 
 def _drop_blocks(blocks: list[dict[str, Any]], text: str) -> None:
@@ -390,7 +391,7 @@ def _delta_from(value: dict[str, Any], pieces: list[tuple[int, str]] | None) -> 
 
 def _parsed(data: str) -> Any:
     """The value in canonical JSON. A fifth of the price of `json.loads`, which looks for white space around it."""
-    value, end = _RAW_DECODE(data)
+    value, end = _SCAN(data, 0)
     if end != len(data):
         raise ValueError("more follows the value")
     return value
@@ -418,8 +419,10 @@ def unstructured_value(value: object) -> Any:
 
 def structured_value(data: str, cls: type[V]) -> V:
     """The `cls` in canonical JSON `data`. Raises `Undecodable` when it holds something else."""
-    with _Shaped(cls.__name__):
+    try:
         value: V = _converter().structure(json.loads(data), cls)
+    except Exception as error:
+        raise _misshapen(cls.__name__, error) from error
     return value
 
 
@@ -431,10 +434,29 @@ def _structure_of(cls: type) -> Callable[[Any, Any], Any]:
 
 @cache
 def _converter() -> cattrs.Converter:
-    """Cattrs with its traps closed: strict primitives, no unknown fields, blocks tagged by `type`."""
+    """Cattrs with its traps closed: strict primitives and lists, no unknown fields, blocks tagged by `type`.
+
+    Literals, optional values and tuples have hooks of their own, as cattrs looks up what they hold for each value.
+    """
     converter = cattrs.Converter(forbid_extra_keys=True, omit_if_default=True, detailed_validation=False)
     for primitive in (str, int, bool):
         converter.register_structure_hook(primitive, _strict(primitive))
+
+    @converter.register_structure_hook_factory(_is_literal)
+    def _(cls: Any) -> _Hook:
+        return _one_of(frozenset(get_args(cls)))
+
+    @converter.register_structure_hook_factory(_is_tuple)
+    def _(cls: Any) -> _Hook:
+        item, rest = get_args(cls)
+        assert rest is ..., "the vocabulary has tuples of any length"
+        return _all_of(item, converter.get_structure_hook(item))
+
+    @converter.register_structure_hook_factory(_is_optional)
+    def _(cls: Any) -> _Hook:
+        (item,) = (choice for choice in get_args(cls) if choice is not NoneType)
+        return _maybe(item, converter.get_structure_hook(item))
+
     for block in (TextBlock, ThinkingBlock, ToolCallBlock):
         converter.register_structure_hook(block, make_dict_structure_fn(block, converter))
     without = override(omit=True)
@@ -444,6 +466,8 @@ def _converter() -> cattrs.Converter:
     file_from = make_dict_structure_fn(FileBlock, converter, data=without)
     converter.register_structure_hook(FileBlock, lambda value, cls: _named(file_from(value, cls)))
     configure_tagged_union(Block, converter, tag_name="type", tag_generator=_BLOCK_TAGS.__getitem__)
+    of_tag = {tag: converter.get_structure_hook(block) for block, tag in _BLOCK_TAGS.items()}
+    converter.register_structure_hook(Block, lambda value, cls: of_tag[value.pop("type")](value, cls))
     return converter
 
 
@@ -453,11 +477,48 @@ def _named(file: FileBlock) -> FileBlock:
     return file
 
 
-def _strict(primitive: type) -> Callable[[Any, Any], Any]:
+def _is_literal(cls: Any) -> bool:
+    return get_origin(cls) is Literal
+
+
+def _is_tuple(cls: Any) -> bool:
+    return get_origin(cls) is tuple
+
+
+def _is_optional(cls: Any) -> bool:
+    return isinstance(cls, UnionType) and NoneType in get_args(cls)
+
+
+def _strict(primitive: type) -> _Hook:
     def structure(value: Any, _: Any) -> Any:
         if type(value) is not primitive:
             raise TypeError(f"expected {primitive.__name__}, found {type(value).__name__}")
         return value
+
+    return structure
+
+
+def _one_of(values: frozenset[str]) -> _Hook:
+    def structure(value: Any, _: Any) -> Any:
+        if value not in values:
+            raise ValueError(f"{value!r} is none of {', '.join(sorted(values))}")
+        return value
+
+    return structure
+
+
+def _maybe(cls: Any, hook: _Hook) -> _Hook:
+    def structure(value: Any, _: Any) -> Any:
+        return None if value is None else hook(value, cls)
+
+    return structure
+
+
+def _all_of(cls: Any, hook: _Hook) -> _Hook:
+    def structure(value: Any, _: Any) -> Any:
+        if type(value) is not list:
+            raise TypeError(f"expected list, found {type(value).__name__}")
+        return tuple([hook(item, cls) for item in value])
 
     return structure
 

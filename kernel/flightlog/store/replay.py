@@ -108,18 +108,15 @@ def intact_record(source: Source, position: Position, row: EventRow, *, deltas: 
     Whether it may follow what came before is not asked: that takes the whole session. Raises
     `LogCorrupt` or `SchemaTooNew` naming seq and rule.
     """
-
-    def corrupt(rule: str, detail: str) -> LogCorrupt:
-        return LogCorrupt(position.session, row.seq, rule, detail)
-
     if row.seq != position.seq + 1:
-        raise corrupt("seq-dense", f"seq {row.seq} follows {position.seq}")
+        raise LogCorrupt(position.session, row.seq, "seq-dense", f"seq {row.seq} follows {position.seq}")
     try:
         intact = chained(position.digest, position.uid, row) == row.digest
     except (AttributeError, TypeError):
         intact = False  # a flipped bit can also change the type SQLite reads a value as
     if not intact:
-        raise corrupt("hash-chain", f"the {row.kind} row, or the one before it, was changed after it was written")
+        changed = f"the {row.kind} row, or the one before it, was changed after it was written"
+        raise LogCorrupt(position.session, row.seq, "hash-chain", changed)
     try:
         pieces = source.pieces(row.session, row.seq) if deltas and row.kind == "assistant/delta" else None
         record = decode(row, position.session, source.blob, pieces)
@@ -130,7 +127,7 @@ def intact_record(source: Source, position: Position, row: EventRow, *, deltas: 
             raise SchemaTooNew(
                 f"session {position.session!r}, seq {row.seq}: {error.detail}. Upgrade flightlog to open it."
             ) from None
-        raise corrupt(error.rule, error.detail) from error
+        raise LogCorrupt(position.session, row.seq, error.rule, error.detail) from error
     return record
 
 
