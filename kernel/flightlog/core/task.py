@@ -59,7 +59,8 @@ FOLLOWING: Final[Mapping[TaskStateName, frozenset[TaskStateName]]] = MappingProx
 
 
 NO_CHECKPOINTS: Final[GrowingSet[int]] = GrowingSet()
-NO_TALLY: Final[Mapping[tuple[str, Outcome], int]] = MappingProxyType({})
+_Tally = MappingProxyType[tuple[str, Outcome], int]
+NO_TALLY: Final[_Tally] = MappingProxyType({})
 NO_ANSWERS: Final[Mapping[int, str]] = MappingProxyType({})
 
 
@@ -116,7 +117,7 @@ class Task:
     steps_before: int = 0
     calls: int = 0
     tokens: int = 0
-    tally: Mapping[tuple[str, Outcome], int] = NO_TALLY
+    tally: _Tally = NO_TALLY
     history: str = ""
     checkpoints: GrowingSet[int] = NO_CHECKPOINTS
     newest: int = 0
@@ -249,7 +250,7 @@ def _result(task: Task, event: ToolResult) -> Task:
     if event.call_seq is None or event.replaces is not None:
         return changed(task, history=history)
     ended = (event.name, event.outcome)
-    tally = MappingProxyType({**task.tally, ended: task.tally.get(ended, 0) + 1})
+    tally = MappingProxyType(task.tally | {ended: task.tally.get(ended, 0) + 1})
     return changed(task, tally=tally, history=history)
 
 
