@@ -88,7 +88,7 @@ Block = TextBlock | ThinkingBlock | ToolCallBlock | FileBlock
 
 def text_of(blocks: tuple[Block, ...]) -> str:
     """The words of `blocks`, concatenated; all others contribute nothing."""
-    return "".join(block.text for block in blocks if isinstance(block, TextBlock))
+    return "".join([block.text for block in blocks if isinstance(block, TextBlock)])
 
 
 def text_blocks(content: str | tuple[Block, ...]) -> tuple[Block, ...]:

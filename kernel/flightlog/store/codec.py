@@ -188,9 +188,12 @@ def _large(text: str) -> bytes | None:
 
 def _shown(words: str | None) -> tuple[str | None, bytes | None, bytes | None]:
     """What `text` and `text_blob` hold of an event's words, and the payload that the latter stands for."""
-    if words is None or not (raw := _large(words)):
-        return words, None, None
-    return words[:EXCERPT_CHARS], sha256(raw).digest(), raw
+    if words is None:
+        return None, None, None
+    text = canonical.displayed(words)
+    if not (raw := _large(text)):
+        return text, None, None
+    return text[:EXCERPT_CHARS], sha256(raw).digest(), raw
 
 
 def chained(previous: bytes, uid: str, row: EventRow) -> bytes:
@@ -276,11 +279,11 @@ def _compare(event: Event, row: EventRow) -> None:
 
 
 def _words(event: Event) -> str | None:
-    """What stands in `text`: the words of a message, the arguments of a call, the message of an error."""
+    """What `text` shows: the words of a message, the arguments of a call, the message of an error."""
     if (content := getattr(event, "content", None)) is not None:
-        return canonical.displayed(text_of(content))
+        return text_of(content)
     name = _LIFTED_FIELD.get(event.kind)
-    return canonical.displayed(getattr(event, name)) or None if name else None
+    return getattr(event, name) or None if name else None
 
 
 def decode_message(kind: str, text: str | None, data: str, blob: Callable[[bytes], bytes]) -> Message:
@@ -295,20 +298,22 @@ def decode_message(kind: str, text: str | None, data: str, blob: Callable[[bytes
 
 
 def _unstructured(event: Event) -> tuple[str, str | None, tuple[tuple[int, str], ...]]:
-    """The event's data, its lifted text, and its delta texts."""
+    """The event's data, its words, and its delta texts."""
     if isinstance(event, UnknownEvent):
         return _foreign(event), None, ()
     if isinstance(event, AssistantDelta):
         return _delta(event)
-    value: dict[str, Any] = _converter().unstructure(event)
-    if (blocks := value.get("content")) is not None:
-        texts = [block for block in blocks if block["type"] == "text"]
-        if all(canonical.is_faithful(block["text"]) for block in texts):
-            for block in texts:
-                block["chars"] = len(block.pop("text"))
-    elif (name := _LIFTED_FIELD.get(event.kind)) and (words := value.get(name)) and canonical.is_faithful(words):
-        del value[name]
-    return canonical.dumps_typed(value), _words(event), ()
+    cls: type = type(event)
+    value: dict[str, Any] = _unstructure_of(cls)(event)
+    words = _words(event)
+    if words is not None and canonical.is_faithful(words):  # so they stand in `text`, and nowhere else
+        if (blocks := value.get("content")) is None:
+            del value[_LIFTED_FIELD[event.kind]]
+        else:
+            for block in blocks:
+                if block["type"] == "text":
+                    block["chars"] = len(block.pop("text"))
+    return canonical.dumps_typed(value), words, ()
 
 
 def _foreign(event: UnknownEvent) -> str:
@@ -430,6 +435,11 @@ def structured_value(data: str, cls: type[V]) -> V:
 def _structure_of(cls: type) -> Callable[[Any, Any], Any]:
     """What makes a `cls` of a JSON value; found once, as every row asks for it."""
     return _converter().get_structure_hook(cls)
+
+
+@cache
+def _unstructure_of(cls: type) -> Callable[[Any], Any]:
+    return _converter().get_unstructure_hook(cls)
 
 
 @cache
