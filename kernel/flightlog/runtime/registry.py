@@ -8,7 +8,6 @@ that no session can shadow a guard of its kernel.
 from __future__ import annotations
 
 import threading
-from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
@@ -34,6 +33,7 @@ from flightlog_hookspecs.subagents import Subagent
 if TYPE_CHECKING:
     from flightlog.runtime.services import Running
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 CLOSE_LIMIT_S: Final = 5.0
@@ -179,41 +179,35 @@ class Registry:
     @property
     def tools(self) -> Mapping[str, Registered[PreparedTool]]:
         """The tools by name."""
-        if self.outer is None:
-            return self._tools
-        outer = self.outer.tools
+        outer = self.outer.tools if self.outer else {}
         if self._allowed is not None:
             outer = {name: outer[name] for name in self._allowed if name in outer}
-        return ChainMap(self._tools, outer)  # type: ignore[arg-type]
+        return _shadowing(self._tools, outer)
 
     @property
     def adapters(self) -> Mapping[str, Registered[Adapter]]:
         """The adapters by name."""
-        return ChainMap(self._adapters, self.outer.adapters) if self.outer else self._adapters  # type: ignore[arg-type]
+        return _shadowing(self._adapters, self.outer.adapters if self.outer else {})
 
     @property
     def sections(self) -> Mapping[str, Registered[PromptSection]]:
         """The prompt sections by name."""
-        told = self._told
-        return ChainMap(self._sections, told.sections) if told else self._sections  # type: ignore[arg-type]
+        return _shadowing(self._sections, self._told.sections if self._told else {})
 
     @property
     def subagents(self) -> Mapping[str, Registered[Subagent]]:
         """The subagents by name."""
-        outer = self.outer
-        return ChainMap(self._subagents, outer.subagents) if outer else self._subagents  # type: ignore[arg-type]
+        return _shadowing(self._subagents, self.outer.subagents if self.outer else {})
 
     @property
     def parameters(self) -> Mapping[str, Registered[str]]:
         """The values of the request parameters by name, in canonical JSON."""
-        told = self._told
-        return ChainMap(self._parameters, told.parameters) if told else self._parameters  # type: ignore[arg-type]
+        return _shadowing(self._parameters, self._told.parameters if self._told else {})
 
     @property
     def goal_checks(self) -> Mapping[str, Registered[GoalCheck]]:
         """The goal checks by name."""
-        outer = self.outer
-        return ChainMap(self._goal_checks, outer.goal_checks) if outer else self._goal_checks  # type: ignore[arg-type]
+        return _shadowing(self._goal_checks, self.outer.goal_checks if self.outer else {})
 
     @property
     def compactor(self) -> Compactor | None:
@@ -370,3 +364,8 @@ class Registry:
         specs = tuple(tools[tool].item.spec for tool in sorted(tools))
         parameters = ",".join(f"{canonical.dumps(name)}:{values[name].item}" for name in sorted(values))
         return Head(adapter=adapter.item.name, model=name, system=system, tools=specs, parameters=f"{{{parameters}}}")
+
+
+def _shadowing(own: Mapping[str, T], outer: Mapping[str, T]) -> Mapping[str, T]:
+    """What is registered in both, as it stands now; `own` counts where both have a name."""
+    return {**outer, **own} if own and outer else own or outer
