@@ -94,10 +94,12 @@ class Briefing:
         Its adapter may be missing here, though it was there when the task was submitted.
         """
         smaller = state.account.smaller if state.account else ""
+        if not smaller:
+            return self._model
         calls = state.last_step.calls if state.last_step else ()
         tools = self._around.registry.tools
         risky = any(call.name in tools and tools[call.name].item.tool.risk == "high" for call in calls)
-        return smaller if smaller and not risky and self._around.registry.serves(smaller) else self._model
+        return smaller if not risky and self._around.registry.serves(smaller) else self._model
 
     async def remind(self) -> None:
         """Tell the model again what it can no longer see of the prompt sections."""

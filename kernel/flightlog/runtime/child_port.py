@@ -67,12 +67,16 @@ class OfCall:
         return self._children.states(subagent)
 
     async def end(self) -> None:
-        """The call ends: who still waits for a child, in a task that outlives it, is cut off. Settled on return."""
+        """The call ends: who still waits for a child, in a task that outlives it, is cut off. Settled on return.
+
+        No cancel keeps it from that.
+        """
         self._ended = True
         while self._waiting:
             scope, over = next(iter(self._waiting.items()))
             scope.cancel()
-            await over.wait()
+            with trio.CancelScope(shield=True):
+                await over.wait()
 
     def _taken_up(self) -> SubagentSpawned | None:
         """The task from before, once: what comes next would be a second child."""

@@ -84,8 +84,7 @@ class Children:
         try:
             yield port
         finally:
-            with trio.CancelScope(shield=True):
-                await port.end()
+            await port.end()
 
     def take_up(self) -> None:
         """Go on with the children in the background whose task is not settled, unless that is done already.

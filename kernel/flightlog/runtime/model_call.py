@@ -77,13 +77,13 @@ async def _stream(
     meter: Meter,
 ) -> ProviderError | None:
     """Feed the stream to assembler and recorder. Returns the failure, None for a clean end."""
-    renew_at = 0.0
+    renew_at, clock = 0.0, trio.lowlevel.current_clock()
     with trio.move_on_after(limits.model_idle_s) as idle:
         try:
             async with adapter.stream(request, recorder.attempt) as events, hung_up(events):
                 async for event in events:
                     # Moving a deadline costs as much as everything else here, so it is not moved each time.
-                    if (now := trio.current_time()) >= renew_at:
+                    if (now := clock.current_time()) >= renew_at:
                         idle.deadline = now + limits.model_idle_s
                         renew_at = now + limits.model_idle_s / 100
                     delta = assembler.push(event)

@@ -208,7 +208,7 @@ class Session:
     async def _run(self, *, wait: bool) -> Turn | None:
         self._check_open()
         await self.take_letters()
-        self._check_open()
+        self._check_open(in_place=False)
         self._children.take_up()
         state = self._journal.state
         before = state.turn - state.turn_open  # a turn that is under way is one of those this call waits for
@@ -360,10 +360,10 @@ class Session:
             with suppress(StoreStopped, Fenced):
                 await self._driver.settle()
 
-    def _check_open(self) -> None:
+    def _check_open(self, *, in_place: bool = True) -> None:
         if self._closed:
             raise UsageError(f"session {self.id!r} is closed; open it again with kernel.session()")
-        self._journal.store.check_alive()
+        self._journal.store.check_alive(in_place=in_place)
         if self._fenced:
             raise self._fenced
 

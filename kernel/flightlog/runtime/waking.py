@@ -12,7 +12,7 @@ from attrs import define, field, frozen
 from flightlog.core.limits import Limits
 from flightlog.core.state import State
 from flightlog.core.timer import TIME_MAX_US, Timer, timer_name
-from flightlog.core.waking import Wake, fire, next_due_us, refusal, wanted
+from flightlog.core.waking import Wake, fire, refusal, wanted
 from flightlog.runtime.inbox import checked_content
 from flightlog.runtime.journal import Journal
 from flightlog_hookspecs.content import Block, text_of
@@ -63,8 +63,8 @@ class Timers:
 
     async def fire(self) -> None:
         """Let those fire that have come due, unless a turn is open: then they do once it has ended."""
-        now_us, due_us = self._journal.clock.now_us(), next_due_us(self._journal.state)
-        if due_us is not None and due_us <= now_us and fire(self._journal.state, now_us):
+        state = self._journal.state
+        if state.timers and fire(state, now_us := self._journal.clock.now_us()):
             await self._journal.append(partial(fire, now_us=now_us), barrier=True)
 
 
