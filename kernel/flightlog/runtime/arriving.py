@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import trio
 from attrs import evolve
@@ -16,10 +16,12 @@ from flightlog.runtime.reader import SessionReader, apart
 from flightlog.runtime.recovery import entered, opening
 from flightlog.store.codec import encoded_log
 from flightlog.store.connection import translated
-from flightlog.store.importing import Imported, imported
 from flightlog.store.store import NewSession, Store
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import PluginVersion, Record, SessionCreated
+
+if TYPE_CHECKING:
+    from flightlog.store.importing import Imported
 
 
 async def import_session(store: Store, source: str | os.PathLike[str] | BinaryIO) -> str:
@@ -100,6 +102,8 @@ def exists_already(store: Store, session: NewSession) -> UsageError:
 
 
 def _read(source: str | os.PathLike[str] | BinaryIO) -> Imported:
+    from flightlog.store.importing import imported
+
     if not isinstance(source, (str, os.PathLike)):
         return imported(source)
     try:

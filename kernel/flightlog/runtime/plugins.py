@@ -19,7 +19,6 @@ from flightlog.core.context import HOST_SECTION
 from flightlog.core.prices import token_price
 from flightlog.core.shape import misfit
 from flightlog.core.tool_schema import prepare
-from flightlog.runtime import quarantine
 from flightlog.runtime.error_groups import described
 from flightlog.runtime.prompting import given_step
 from flightlog.runtime.registration import Registration
@@ -68,6 +67,8 @@ def load_plugins(*, discover: Discover, plugins: Sequence[object]) -> Registry:
     )
     passed_in = [_enter(registry, plugin) for plugin in plugins]
     if not isinstance(names, bool):
+        from flightlog.runtime import quarantine  # loads what reads the files of installed packages
+
         quarantine.discover(registry, names, {_called(plugin) for plugin in plugins}, offered)
     for offer in passed_in:
         _check_models(registry, offer)  # of adapters that may have been discovered just now

@@ -19,8 +19,6 @@ from flightlog.runtime.subscription import Subscription
 from flightlog.runtime.task_summary import TaskSummary, summaries, summary
 from flightlog.store.backup import back_up
 from flightlog.store.codec import Undecodable, decode_message, fetched
-from flightlog.store.exporting import exported
-from flightlog.store.jsonl import Closing, parsed
 from flightlog.store.new_file import new_file
 from flightlog.store.query import Parameter, QueryResult, run_query
 from flightlog.store.replay import Replay, replaying, whole
@@ -177,6 +175,8 @@ class SessionReader:
         open one lacks the closing line, so that nobody can import it. Raises `UsageError` when the
         file exists, `LogCorrupt`, `SchemaTooNew`.
         """
+        from flightlog.store.exporting import exported
+
         lines = exported(self._store, self.session, self._key)
         if isinstance(target, (str, os.PathLike)):
             with new_file(os.path.abspath(target)) as part, open(part, "wb") as file:
@@ -184,6 +184,8 @@ class SessionReader:
         return self._written(lines, target)
 
     def _written(self, lines: Iterator[bytes], file: BinaryIO) -> HeadToken:
+        from flightlog.store.jsonl import Closing, parsed
+
         for line in lines:
             file.write(line)
         closing = parsed(line)

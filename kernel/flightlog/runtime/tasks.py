@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
 from types import MappingProxyType
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import trio
 from attrs import evolve
 
 from flightlog.core.quotas import NO_BUDGET, Budget
-from flightlog.core.report import TaskReport, report_of
 from flightlog.runtime.arriving import checked_name
 from flightlog.runtime.clock import Clock, Strides
 from flightlog.runtime.inbox import checked_key
@@ -37,6 +36,9 @@ from flightlog_hookspecs.events import (
     TaskStateName,
     TaskSubmitted,
 )
+
+if TYPE_CHECKING:
+    from flightlog.core.report import TaskReport
 
 DEFAULT_MODEL: Final = "scripted:echo"
 NO_PARAMETERS: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -260,6 +262,8 @@ class Tasks:
 
 
 def _reported(reader: SessionReader) -> TaskReport:
+    from flightlog.core.report import report_of
+
     return report_of(reader.records())
 
 

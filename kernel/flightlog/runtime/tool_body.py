@@ -11,7 +11,6 @@ import trio
 
 from flightlog.core.tool_schema import PreparedTool
 from flightlog.runtime.plugin_call import in_own_task
-from flightlog.runtime.tool_process import run_in_process
 from flightlog_hookspecs.tools import Tool, ToolContext
 
 
@@ -30,6 +29,8 @@ async def run_body(
     tool = prepared.tool
     leading = (context,) if prepared.wants_context else ()
     if tool.isolation == "process":
+        from flightlog.runtime.tool_process import run_in_process
+
         return await run_in_process(tool.body, leading, dict(arguments))
     body: Callable[[], Any] = partial(tool.body, *leading, **arguments)
     if on_our_thread(tool):
