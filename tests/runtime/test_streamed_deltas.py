@@ -117,6 +117,24 @@ async def test_a_steady_stream_is_never_more_than_the_limit_behind(tmp_path: Pat
     assert in_the_log(path) == text
 
 
+async def test_a_stream_may_end_at_the_very_moment_when_its_deltas_are_due(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    """Which of the two comes first is trio's choice, so there are many streams."""
+
+    async def due() -> None:
+        await trio.sleep(0.030)
+
+    path = tmp_path / "a.db"
+    model = FakeModel([[*words("just in time"), due]] * 20)
+    async with session_of(path, model, limits=Limits(delta_flush_ms=30)) as session:
+        for _ in range(20):
+            await session.followup("hi")
+            with trio.fail_after(60):
+                await session.run()
+    assert in_the_log(path) == "just in time" * 20
+
+
 async def test_deltas_of_one_flush_become_one_row_per_run_of_a_block(tmp_path: Path) -> None:
     stream = [
         BlockStart(index=0, type="thinking"),
