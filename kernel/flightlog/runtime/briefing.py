@@ -117,7 +117,8 @@ class Briefing:
             known = {name: text for name, text in given(state).items() if not (name in again and texts.get(name))}
             return self._messages(known, texts)
 
-        await self._journal.append(*due, messages)
+        if due or messages(self._journal.state):
+            await self._journal.append(*due, messages)
 
     def _messages(self, known: Mapping[str, str], texts: Mapping[str, str]) -> list[UserMessage]:
         """What a model that knows of the sections what they said in `known` has to be told of their `texts`."""
