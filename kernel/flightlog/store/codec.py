@@ -292,6 +292,8 @@ def decode_message(kind: str, text: str | None, data: str, blob: Callable[[bytes
         value = _parsed(_data(data, blob))
         _drop_blocks(value["content"], text or "")
         message: Message = _structure_of(CLASS_OF_KIND[kind])(value, CLASS_OF_KIND[kind])
+    except (Undecodable, StoreError):
+        raise  # a payload that cannot be fetched just now says nothing about the row
     except Exception as error:
         raise _misshapen(kind, error) from error
     return message
@@ -356,17 +358,14 @@ def _structured(cls: type, row: EventRow, blob: Callable[[bytes], bytes], pieces
         elif (name := _LIFTED_FIELD.get(row.kind)) and text is not None and name not in value:
             value[name] = text
         return _structure_of(cls)(value, cls)
+    except (Undecodable, StoreError):
+        raise  # a payload that cannot be fetched just now says nothing about the row
     except Exception as error:
         raise _misshapen(row.kind, error) from error
 
 
-def _misshapen(kind: str, error: Exception) -> Exception:
-    """What to raise for whatever json and cattrs have raised: the row is not one of ours.
-
-    A payload that cannot be fetched just now says nothing about the row.
-    """
-    if isinstance(error, (Undecodable, StoreError)):
-        return error
+def _misshapen(kind: str, error: Exception) -> Undecodable:
+    """What to raise for whatever json and cattrs have raised: the row is not one of ours."""
     return Undecodable("data-shape", f"data of {kind} cannot be read: {type(error).__name__}: {error}")
 
 
