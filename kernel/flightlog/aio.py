@@ -36,7 +36,7 @@ from flightlog.runtime.journal import HeadToken
 from flightlog.runtime.mailbox import Posted
 from flightlog.runtime.plugins import Discover
 from flightlog.runtime.reader import CardUse, SentRequest, Spending
-from flightlog.runtime.recovery import OnCrash
+from flightlog.runtime.recovery import OnCrash, Verify
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.session import Turn
 from flightlog.runtime.task_summary import TaskSummary
@@ -508,6 +508,7 @@ class Kernel:
         expect: HeadToken | None = None,
         take_over: bool = False,
         on_crash: OnCrash | None = None,
+        verify: Verify = "shown",
     ) -> AbstractAsyncContextManager[Session]:
         """Own session `name` while the context lasts, creating or resuming it."""
         return self._owning(
@@ -521,6 +522,7 @@ class Kernel:
                 expect=expect,
                 take_over=take_over,
                 on_crash=on_crash,
+                verify=verify,
             )
         )
 

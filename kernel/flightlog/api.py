@@ -33,7 +33,7 @@ from flightlog.runtime.mailbox import Mailbox
 from flightlog.runtime.plugins import Discover, load_plugins, register
 from flightlog.runtime.querying import Queries
 from flightlog.runtime.reader import LogReader, SessionReader, reader_of
-from flightlog.runtime.recovery import OnCrash, close_session, open_session
+from flightlog.runtime.recovery import OnCrash, Verify, close_session, open_session
 from flightlog.runtime.redacting import Redacting
 from flightlog.runtime.registration import Registration
 from flightlog.runtime.registry import Registry
@@ -96,6 +96,7 @@ class Kernel:
         expect: HeadToken | None = None,
         take_over: bool = False,
         on_crash: OnCrash | None = None,
+        verify: Verify = "shown",
     ) -> AsyncIterator[Session]:
         """Own session `name` while the context lasts, creating or resuming it.
 
@@ -112,6 +113,11 @@ class Kernel:
         was rolled back is refused. With `take_over`, an owner that is stuck loses the session: its open calls are in
         doubt, as after a crash, and what it still tries to write is refused (`Fenced`).
 
+        Before it goes on, its log is checked: with `verify="shown"` each row that the model will be shown, and all that
+        were written since the last snapshot of the session; with "full" all rows, which takes the longer the more there
+        are. Where there is no snapshot, it is always all of them; `flightlog verify` and `SessionReader.verify` check
+        everything without opening it.
+
         Raises `UsageError`, `SessionBusy` while another owner lives, `LogCorrupt`, `SchemaTooNew`,
         `HeadMismatch`.
         """
@@ -120,6 +126,8 @@ class Kernel:
         _check_types(system=(system, str), title=(title, str), limits=(limits, Limits), expect=(expect, HeadToken))
         if on_crash not in (None, *get_args(OnCrash)):
             raise UsageError(f"on_crash must be one of {get_args(OnCrash)}, not {on_crash!r}")
+        if verify not in get_args(Verify):
+            raise UsageError(f"verify must be one of {get_args(Verify)}, not {verify!r}")
         async with self._owned(
             name,
             created=partial(SessionCreated, title=title),
@@ -131,6 +139,7 @@ class Kernel:
             expect=expect,
             take_over=take_over,
             on_crash=on_crash,
+            verify=verify,
         ) as (session, _):
             yield session
 
@@ -148,6 +157,7 @@ class Kernel:
         expect: HeadToken | None = None,
         take_over: bool = False,
         on_crash: OnCrash | None = None,
+        verify: Verify = "shown",
         hands_over: bool = False,
     ) -> AsyncIterator[tuple[Session, Journal]]:
         """`session` for the kernel itself: a session inside the scope `outer`, which begins with `created(uid=...)`."""
@@ -169,6 +179,7 @@ class Kernel:
                 feed=self._feeds.of(name),
                 take_over=take_over,
                 on_crash=on_crash,
+                verify=verify,
             )
             try:
                 session = self._session(

@@ -12,7 +12,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import TypeVar, cast, overload
 
-from attrs import define, evolve, field
+from attrs import define, evolve, field, frozen
 
 from flightlog.core.canonical import dumps_words
 from flightlog_hookspecs.adapters import Request
@@ -69,6 +69,19 @@ def _seen(block: Block) -> list[str]:
             return ["file", block.name, block.media_type, block.sha256]
 
 
+@frozen(kw_only=True)
+class Outline:
+    """A history without its messages: their `rows` in order, and the `numbers` of those that are no results.
+
+    `said` messages were said in all. This is all that the messages, which are in the log, do not say themselves.
+    """
+
+    rows: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = ()
+    said: int = 0
+    rewritten_at: int = 0
+
+
 @define
 class History:
     """All visible messages so far, in order.
@@ -104,6 +117,31 @@ class History:
         if place[0] != seq:
             self._rows[place] = seq
 
+    def outline(self) -> Outline:
+        """What `outlined` makes the same history of, given the messages."""
+        return Outline(
+            rows=tuple([self._rows.get(place, place[0]) for place, _ in self._entries]),
+            numbers=tuple([self._numbers[row] for row in dict.fromkeys(place[0] for place, _ in self._entries)]),
+            said=self._said,
+            rewritten_at=self.rewritten_at,
+        )
+
+    @classmethod
+    def outlined(cls, outline: Outline, messages: Sequence[Event]) -> History:
+        """The history of that outline with these messages, one a row. Raises `ValueError` when they do not fit."""
+        history = cls()
+        history.rewritten_at, history._said = outline.rewritten_at, outline.said
+        for row, message in zip(outline.rows, messages, strict=True):
+            place = place_of(message, row)
+            if place is None or (history._entries and place <= history._entries[-1][0]):
+                raise ValueError(f"row {row} is none of these messages")
+            history._entries.append((place, cast("Message", message)))
+            if place[0] != row:
+                history._rows[place] = row
+        first = dict.fromkeys(place[0] for place, _ in history._entries)
+        history._numbers = dict(zip(first, outline.numbers, strict=True))
+        return history
+
     def row(self, place: Place) -> int:
         """The row of the message that stands at `place`."""
         return self._rows.get(place, place[0])
@@ -122,6 +160,10 @@ class History:
         """Drop what stands from `start` to before `end`. Whoever reads the messages as they were keeps them."""
         entries = self._entries
         low, high = (bisect_left(entries, place, key=itemgetter(0)) for place in (start, end))
+        for place, _ in entries[low:high]:
+            self._rows.pop(place, None)
+            if place[0] != start[0]:
+                self._numbers.pop(place[0], None)
         self._entries = entries[:low] + entries[high:]
         self.rewritten_at = seq
 

@@ -48,6 +48,12 @@ READ_PAGE_ROWS: Final = 256
 LOAD_PAGE_ROWS: Final = 64
 """Rows that are checked between two rounds of the loop, when a session is opened."""
 
+SNAPSHOT_MIN_ROWS: Final = 1000
+"""A snapshot of a session is this many rows behind the one before, at least: reading as many takes some 30 ms."""
+
+SNAPSHOT_CHARS_PER_ROW: Final = 40
+"""A snapshot has at most so many characters for each row since the one before: a tenth of what a row takes."""
+
 QUERIES_AT_ONCE: Final = 8
 """Queries of one kernel that run at the same time; further ones wait."""
 

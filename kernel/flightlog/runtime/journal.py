@@ -21,6 +21,7 @@ from flightlog.runtime.feed import Feed
 from flightlog.runtime.group_commit import GroupCommit, Made, Reached
 from flightlog.store.codec import Encoded, encode
 from flightlog.store.replay import Replay
+from flightlog.store.snapshots import Snapshots
 from flightlog.store.store import Blob
 from flightlog_hookspecs.errors import Fenced, InvariantViolation
 from flightlog_hookspecs.events import Event, Record, SessionOpened, TurnEnd
@@ -54,6 +55,7 @@ class Journal:
         commits: GroupCommit,
         key: int,
         replay: Replay,
+        snapshots: Snapshots,
         clock: Clock,
         on_boundary: Boundary,
         feed: Feed | None = None,
@@ -68,6 +70,7 @@ class Journal:
         self.history: History = replay.history
         self.reached = self._durable = Reached(replay.state, replay.seq, replay.digest)
         self.opened_behind = replay.seq
+        self._snapshots = snapshots
         self.stay = self.feed.own(self.seq)
         self._commits = commits
         commits.join()
@@ -142,6 +145,8 @@ class Journal:
                 records.append(record)
                 rows.append(encoded)
         if records:
+            snapshot = self._snapshots.due(self.reached.state, self.history, self.reached.seq, self.reached.digest)
+            rows[0] = rows[0]._replace(snapshot=snapshot)
             self.on_boundary("commit", self.session, seq)
         return Made(
             records=tuple(records), rows=rows, blobs=blobs, barrier=barrier, reached=Reached(state, seq, digest)
@@ -152,6 +157,8 @@ class Journal:
         self.reached = made.reached
         if made.barrier:
             self._durable = made.reached
+        if snapshot := made.rows[0].snapshot:
+            self._snapshots.kept(snapshot)
         self.feed.publish(made.records)
         for record in made.records:
             self.history.add(record.event, record.seq)

@@ -27,6 +27,7 @@ from flightlog.runtime.journal import HeadToken, Journal
 from flightlog.runtime.ownership import busy, own
 from flightlog.store.codec import Encoded, encode
 from flightlog.store.replay import Replay, check_ending, replaying
+from flightlog.store.snapshots import Snapshots, restoring
 from flightlog.store.store import Blob, NewSession, SessionKey, Store
 from flightlog.version import __version__
 from flightlog_hookspecs.errors import Fenced, HeadMismatch, SessionBusy, StoreStopped, UsageError
@@ -34,6 +35,8 @@ from flightlog_hookspecs.events import PluginVersion, Record, SessionClosed, Ses
 
 OnCrash = Literal["close", "continue"]
 """What becomes of a turn that a crash left open: it is closed as interrupted, or goes on."""
+Verify = Literal["shown", "full"]
+"""Which rows are read and checked before a session goes on: what a model will be shown and all that is new, or all."""
 _OPEN_TRIES: Final = 100
 
 
@@ -49,11 +52,15 @@ async def open_session(
     feed: Feed | None = None,
     take_over: bool = False,
     on_crash: OnCrash | None = None,
+    verify: Verify = "shown",
 ) -> Journal:
     """Take ownership of session `name`, and make it ready to run. A new one begins with `created(uid=...)`.
 
     With `take_over`, from an owner that lives, too: that one can write no more. A turn that a crash left open is
     closed, or left to `plan` with `on_crash` "continue"; one that waits for people stays open either way.
+
+    With `verify` "shown" the rows before the newest snapshot are read and checked as far as the model will be shown
+    them; with "full", and where no snapshot is good, all of them.
 
     Raises `SessionBusy` while another owner lives, `LogCorrupt` or `SchemaTooNew` when the log is refused,
     `HeadMismatch` when it does not hold `expect`.
@@ -64,14 +71,17 @@ async def open_session(
     feed = feed or Feed()
     journal: Journal | None = None
     try:
-        loaded = Replay(session=name, uid=found.uid)
+        loaded, snapshots = Replay(session=name, uid=found.uid), Snapshots(found.key, found.uid)
+        if verify == "shown":
+            for _ in restoring(store, loaded, snapshots):
+                await trio.lowlevel.checkpoint()
         await _read_on(store, loaded, found)
         check_ending(loaded)
         if expect:
             check_token(store, name, found, expect)
         opened = evolve(opening(plugins), lock=lock)
         journal = await _owned(
-            partial(Journal, commits, found.key, loaded, clock, on_boundary, feed),
+            partial(Journal, commits, found.key, loaded, snapshots, clock, on_boundary, feed),
             opened,
             loaded,
             partial(_read_on, store, loaded, found),

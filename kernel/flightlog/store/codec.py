@@ -114,12 +114,27 @@ _DERIVED: Final = slice(EventRow._fields.index(Derived._fields[0]), EventRow._fi
 """Where the columns stand that are derived from the event."""
 
 
+class SnapshotRow(NamedTuple):
+    """What the session with that key came to in row `seq`, which has that digest. See `core.snapshot`."""
+
+    session: int
+    version: str
+    seq: int
+    digest: bytes
+    data: str
+    checksum: bytes
+
+
 class Encoded(NamedTuple):
-    """What one event adds to the tables: its row, large payloads, texts of deltas (at_ms, text)."""
+    """What one event adds to the tables: its row, large payloads, texts of deltas (at_ms, text).
+
+    And, now and then, a snapshot of its session as it was before.
+    """
 
     row: EventRow
     blobs: tuple[tuple[bytes, bytes], ...]
     pieces: tuple[tuple[int, str], ...]
+    snapshot: SnapshotRow | None = None
 
 
 class Undecodable(Exception):
@@ -441,9 +456,8 @@ def _unstructure_of(cls: type) -> Callable[[Any], Any]:
     return _converter().get_unstructure_hook(cls)
 
 
-@cache
-def _converter() -> cattrs.Converter:
-    """Cattrs with its traps closed: strict primitives and lists, no unknown fields, blocks tagged by `type`.
+def strict_converter() -> cattrs.Converter:
+    """Another cattrs converter with its traps closed: strict primitives and lists, no unknown fields, tagged blocks.
 
     Literals, optional values and tuples have hooks of their own, as cattrs looks up what they hold for each value.
     """
@@ -457,8 +471,7 @@ def _converter() -> cattrs.Converter:
 
     @converter.register_structure_hook_factory(_is_tuple)
     def _(cls: Any) -> _Hook:
-        item, rest = get_args(cls)
-        assert rest is ..., "the vocabulary has tuples of any length"
+        item, _ = get_args(cls)
         return _all_of(item, converter.get_structure_hook(item))
 
     @converter.register_structure_hook_factory(_is_optional)
@@ -480,6 +493,9 @@ def _converter() -> cattrs.Converter:
     return converter
 
 
+_converter = cache(strict_converter)
+
+
 def _named(file: FileBlock) -> FileBlock:
     if not _SHA256.fullmatch(file.sha256):
         raise ValueError(f"{file.sha256!r} is not the sha256 of a file")
@@ -491,11 +507,11 @@ def _is_literal(cls: Any) -> bool:
 
 
 def _is_tuple(cls: Any) -> bool:
-    return get_origin(cls) is tuple
+    return get_origin(cls) is tuple and get_args(cls)[1:] == (...,)
 
 
 def _is_optional(cls: Any) -> bool:
-    return isinstance(cls, UnionType) and NoneType in get_args(cls)
+    return isinstance(cls, UnionType) and NoneType in get_args(cls) and len(get_args(cls)) == 2
 
 
 def _strict(primitive: type) -> _Hook:

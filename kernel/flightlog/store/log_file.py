@@ -20,7 +20,7 @@ from flightlog.store.connection import ApswDatabase, Busy, is_immutable, transla
 from flightlog.store.file_identity import Watched
 from flightlog.store.locks import FileLocks
 from flightlog.store.new_file import bring_to_disk
-from flightlog.store.statements import APPLICATION_ID, SCHEMA_VERSION, schema_sql
+from flightlog.store.statements import APPLICATION_ID, SCHEMA_VERSION, schema_sql, snapshots_sql
 from flightlog.store.wholeness import check_whole
 from flightlog.store.witness import Witness, read_witness, witness_path
 from flightlog_hookspecs.errors import (
@@ -146,6 +146,7 @@ def open_log_file(path: str, *, create: bool, allow_network: bool = False) -> Lo
         last_id = check_whole(database, path, witnessed)
         locks.keep_index()
         witness = _witness(path, locks, last_id, witnessed)
+        _add_snapshots(database, path)
         _mark_open(database, path)
         database.never_wait()
         return LogFile(path, database, locks, witness)
@@ -394,6 +395,23 @@ def _witness(path: str, locks: FileLocks, last_id: int, found: int | None) -> Wi
         except OSError as error:
             raise translated(error, path) from error
     return Witness(path, last_id, found)
+
+
+def _add_snapshots(database: ApswDatabase, path: str) -> None:
+    """Give an older file the table that it lacks."""
+    if database.read("has_snapshots"):
+        return
+
+    def add() -> bool:
+        try:
+            database.begin(barrier=True)
+        except Busy:
+            return False
+        database.script(snapshots_sql())
+        database.commit()
+        return True
+
+    _wait(add, path)
 
 
 def _mark_open(database: ApswDatabase, path: str) -> None:

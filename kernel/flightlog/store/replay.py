@@ -140,11 +140,11 @@ def _checked(source: Source, so_far: Replay, row: EventRow, *, deltas: bool) -> 
         raise LogCorrupt(so_far.session, row.seq, error.rule, error.detail) from error
     if row.kind == "session/created" and so_far.uid != getattr(record.event, "uid", None):
         raise LogCorrupt(so_far.session, row.seq, "uid", "session/created and session_keys disagree about the uid")
-    _check_files(source, so_far, record)
+    check_files(source, so_far, record)
     return record
 
 
-def _check_files(source: Source, so_far: Replay, record: Record) -> None:
+def check_files(source: Source, so_far: Replay, record: Record) -> None:
     """Raise `LogCorrupt` unless the files that `record` is the first to name are there, as they were given."""
     for file in files_in(record.event):
         if file.sha256 not in so_far.files:

@@ -39,7 +39,12 @@ def _by_name(parts: list[str]) -> dict[str, str]:
 
 def schema_sql() -> str:
     """The tables and triggers, then the views."""
-    return _read("schema.sql") + _read("views.sql")
+    return _read("schema.sql") + snapshots_sql() + _read("views.sql")
+
+
+def snapshots_sql() -> str:
+    """The table that older files lack, unless it is there."""
+    return _read("snapshots.sql")
 
 
 def view_descriptions() -> dict[str, str]:

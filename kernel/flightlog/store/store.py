@@ -6,6 +6,7 @@ disk may be done elsewhere: a commit that survives power loss is one that does n
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from typing import NamedTuple
 from attrs import frozen
 
 from flightlog.core.limits import READ_PAGE_ROWS, SLOW_SYNC_S
-from flightlog.store.codec import Encoded, EventRow
+from flightlog.store.codec import Encoded, EventRow, SnapshotRow
 from flightlog.store.connection import Busy, Database, Row
 from flightlog.store.letter_codec import LetterRow
 from flightlog.store.log_file import LogFile, open_log_file, open_log_file_to_read
@@ -276,10 +277,12 @@ class Store:
         if blobs := [*blobs, *(blob for encoded in append for blob in encoded.blobs)]:
             self.database.write("insert_blob", blobs)
         self._last_id = self.database.write("insert_event", [encoded.row for encoded in append])
-        for row, _, pieces in append:
+        for row, _, pieces, snapshot in append:
             if pieces:
                 texts = [(row.session, row.seq, i, at_ms, text) for i, (at_ms, text) in enumerate(pieces)]
                 self.database.write("insert_delta", texts)
+            if snapshot:
+                self.database.write("insert_snapshot", [snapshot])
 
     def key_of(self, session: str) -> SessionKey | None:
         """The key of session `session`, or None when there is no such session."""
@@ -304,6 +307,16 @@ class Store:
         """The row of a session at `seq`; None when there is none."""
         rows = self.read("event_at", key, seq)
         return EventRow._make(rows[0]) if rows else None
+
+    def rows_at(self, key: int, seqs: Sequence[int]) -> list[tuple[EventRow, bytes]]:
+        """The rows of a session at `seqs`, each with the digest of the row before it; those that are there."""
+        rows = self.read("events_at", key, json.dumps(seqs))
+        return [(EventRow._make(columns), before or b"") for *columns, before in rows]
+
+    def snapshot(self, key: int) -> SnapshotRow | None:
+        """The newest snapshot of a session; None when there is none."""
+        rows = self.read("snapshot_of", key)
+        return SnapshotRow._make(rows[0]) if rows else None
 
     def blob(self, digest: bytes) -> bytes:
         """The payload with sha256 `digest`, b"" when it is missing (its hash will not match)."""

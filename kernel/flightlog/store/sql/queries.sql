@@ -100,6 +100,12 @@ ORDER BY l.id
 SELECT coalesce(max(id), 0) FROM letters
 -- name: insert_blob
 INSERT INTO blobs(digest, bytes) SELECT ?1, ?2 WHERE NOT EXISTS(SELECT 1 FROM blobs WHERE digest = ?1)
+-- name: has_snapshots
+SELECT 1 FROM sqlite_schema WHERE name = 'snapshots'
+-- name: insert_snapshot
+INSERT OR REPLACE INTO snapshots(session, version, seq, digest, data, checksum) VALUES(?,?,?,?,?,?)
+-- name: snapshot_of
+SELECT session, version, seq, digest, data, checksum FROM snapshots WHERE session = ?
 -- name: blob
 SELECT bytes FROM blobs WHERE digest = ?
 
@@ -110,6 +116,10 @@ FROM events WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?
 -- name: event_at
 SELECT {event}
 FROM events WHERE session = ? AND seq = ?
+-- Rows by their seqs, a JSON list, each with the digest of the row before it.
+-- name: events_at
+SELECT {event}, (SELECT digest FROM events p WHERE p.session = ?1 AND p.seq = e.seq - 1)
+FROM json_each(?2) AS wanted CROSS JOIN events AS e ON e.session = ?1 AND e.seq = wanted.value
 -- The message that so many stand before in the whole conversation; what stands for others is not counted.
 -- name: message_said
 SELECT {event}

@@ -1,0 +1,65 @@
+"""Snapshots: what a session came to at one of its rows, so that opening it need not read all rows before.
+
+A disposable cache and never a fact. One may be missing, old or damaged at any time, and whoever reads all rows comes to
+the same. So there is nothing in it that the rows do not say, and nothing may follow from there being one.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any, Final, get_args, get_origin, get_type_hints
+
+from attrs import fields, frozen, has
+
+from flightlog.core.history import History, Outline
+from flightlog.core.limits import SNAPSHOT_CHARS_PER_ROW, SNAPSHOT_MIN_ROWS
+from flightlog.core.state import State
+
+FORMAT: Final = 1
+"""Version of the form that snapshots are written in, where no class says it."""
+
+
+@frozen(kw_only=True)
+class Snapshot:
+    """A session up to some row: its state, and its history but for the messages, which stand in their rows."""
+
+    state: State
+    history: Outline
+
+
+def taken(state: State, history: History) -> Snapshot:
+    """The snapshot of a session that has come to `state`, with the messages of `history`."""
+    return Snapshot(state=state, history=history.outline())
+
+
+def is_due(rows: int, chars: int) -> bool:
+    """Whether there is to be another snapshot, `rows` rows behind one that has so many `chars`.
+
+    So the larger they are, the rarer; all of them together never take more than a small part of what the log does.
+    """
+    return rows >= max(SNAPSHOT_MIN_ROWS, chars // SNAPSHOT_CHARS_PER_ROW)
+
+
+def classes_in(hint: Any) -> dict[type, dict[str, Any]]:
+    """All attrs classes that a value of type `hint` may hold, each with the types of its fields."""
+    found: dict[type, dict[str, Any]] = {}
+    waiting = [hint]
+    while waiting:
+        each = waiting.pop()
+        cls = get_origin(each) or each
+        waiting += get_args(each)
+        if isinstance(cls, type) and has(cls) and cls not in found:
+            found[cls] = get_type_hints(cls)
+            waiting += [found[cls][field.name] for field in fields(cls)]
+    return found
+
+
+def shape() -> str:
+    """A fingerprint of all that can stand in a snapshot: another one for other classes, fields, types or defaults."""
+    classes = classes_in(Snapshot)
+    said = [
+        (cls.__qualname__, field.name, repr(classes[cls][field.name]), repr(field.default))
+        for cls in sorted(classes, key=lambda cls: cls.__qualname__)
+        for field in fields(cls)
+    ]
+    return sha256(repr((FORMAT, said)).encode()).hexdigest()

@@ -1,0 +1,145 @@
+"""Snapshots as rows and back: canonical JSON, as strict as the codec of events, and a checksum over all of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
+from hashlib import sha256
+from importlib.resources import files
+from itertools import accumulate, chain, pairwise
+from types import MappingProxyType
+from typing import Any, Final, get_args, get_origin
+
+import cattrs
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
+
+from flightlog.core.canonical import dumps_typed
+from flightlog.core.growing_set import GrowingSet
+from flightlog.core.history import Outline
+from flightlog.core.snapshot import Snapshot, shape
+from flightlog.store.codec import SnapshotRow, strict_converter
+from flightlog.version import __version__
+
+_FOLDING: Final = ("flightlog.core", "flightlog_hookspecs")
+"""The packages whose code says what rows come to."""
+
+_Write = Callable[[Any], Any]
+_Read = Callable[[Any, Any], Any]
+
+
+def written(snapshot: Snapshot, key: int, uid: str, seq: int, digest: bytes) -> SnapshotRow:
+    """`snapshot` of row `seq`, whose digest is `digest`, as a row. Raises `BadPayload`."""
+    row = SnapshotRow(key, version(), seq, digest, dumps_typed(_converter().unstructure(snapshot)), b"")
+    return row._replace(checksum=_checksum(row, uid))
+
+
+def is_ours(row: SnapshotRow, uid: str) -> bool:
+    """Whether the code that runs wrote `row`, of the session with that uid, just as it stands there."""
+    return row.version == version() and row.checksum == _checksum(row, uid)
+
+
+def read(row: SnapshotRow) -> Snapshot:
+    """The snapshot in `row`, which must be ours."""
+    found: Snapshot = _converter().structure(json.loads(row.data), Snapshot)
+    return found
+
+
+def _checksum(row: SnapshotRow, uid: str) -> bytes:
+    stated = f"{row.session};{row.version};{uid};{row.seq};{row.digest.hex()};{row.data}"
+    return sha256(stated.encode()).digest()
+
+
+@cache
+def version() -> str:
+    """The code that folds, by a name: what other code wrote down may not be what this one comes to."""
+    told = sha256(shape().encode())
+    for package in _FOLDING:
+        for path in sorted(files(package).iterdir(), key=lambda path: path.name):
+            if path.name.endswith(".py"):
+                told.update(path.read_bytes())
+    return f"{__version__} {told.hexdigest()}"
+
+
+@cache
+def _converter() -> cattrs.Converter:
+    """The codec's, taught the collections that only a state has. Each comes back as it was."""
+    converter = strict_converter()
+    for kind, write, read_back in (
+        (GrowingSet, _write_growing_set, _read_growing_set),
+        (frozenset, _write_frozenset, _read_frozenset),
+        (Mapping, _write_mapping, _read_mapping),
+        (tuple, _write_pair, _read_pair),
+    ):
+        converter.register_unstructure_hook_factory(partial(_is_a, kind), partial(write, converter))
+        converter.register_structure_hook_factory(partial(_is_a, kind), partial(read_back, converter))
+    rows = override(unstruct_hook=_gaps, struct_hook=lambda gaps, _: tuple(_summed(gaps)))
+    converter.register_unstructure_hook(
+        Outline, make_dict_unstructure_fn(Outline, converter, rows=rows, numbers=rows, _cattrs_omit_if_default=True)
+    )
+    converter.register_structure_hook(
+        Outline, make_dict_structure_fn(Outline, converter, rows=rows, numbers=rows, _cattrs_forbid_extra_keys=True)
+    )
+    return converter
+
+
+def _is_a(kind: type, hint: object) -> bool:
+    """Whether `hint` is a `kind` of something: a tuple that has always as many items, if it is one."""
+    return get_origin(hint) is kind and ... not in get_args(hint)
+
+
+def _write_growing_set(_: cattrs.Converter, hint: object) -> _Write:
+    if get_args(hint) == (int,):
+        return lambda value: [_gaps(sorted(part)) for part in value.parts]
+    return lambda value: [sorted(part) for part in value.parts]
+
+
+def _read_growing_set(converter: cattrs.Converter, hint: object) -> _Read:
+    if get_args(hint) == (int,):
+        return lambda parts, _: GrowingSet(tuple([frozenset(_summed(part)) for part in parts]))
+    read_part = converter.get_structure_hook(frozenset[get_args(hint)[0]])  # type: ignore[misc]
+    return lambda parts, _: GrowingSet(tuple([read_part(part, _) for part in parts]))
+
+
+def _write_frozenset(_: cattrs.Converter, hint: object) -> _Write:
+    return sorted
+
+
+def _read_frozenset(converter: cattrs.Converter, hint: object) -> _Read:
+    (item,) = get_args(hint)
+    read_item = converter.get_structure_hook(item)
+    return lambda items, _: frozenset([read_item(each, item) for each in items])
+
+
+def _write_mapping(converter: cattrs.Converter, hint: object) -> _Write:
+    """As pairs, which keep their order, and keys that are no strings."""
+    key, value = map(converter.get_unstructure_hook, get_args(hint))
+    return lambda mapping: [[key(each), value(of)] for each, of in mapping.items()]
+
+
+def _read_mapping(converter: cattrs.Converter, hint: object) -> _Read:
+    key, value = get_args(hint)
+    read_key, read_value = map(converter.get_structure_hook, (key, value))
+    return lambda pairs, _: MappingProxyType({read_key(each, key): read_value(of, value) for each, of in pairs})
+
+
+def _write_pair(converter: cattrs.Converter, hint: object) -> _Write:
+    writes = [converter.get_unstructure_hook(item) for item in get_args(hint)]
+    return lambda values: [write(value) for write, value in zip(writes, values, strict=True)]
+
+
+def _read_pair(converter: cattrs.Converter, hint: object) -> _Read:
+    items = get_args(hint)
+    reads = [converter.get_structure_hook(item) for item in items]
+    return lambda values, _: tuple([read(*each) for read, *each in zip(reads, values, items, strict=True)])
+
+
+def _gaps(numbers: Iterable[int]) -> list[int]:
+    """Each number less the one before: most are next to each other, and all of them are a large part of a snapshot."""
+    return [after - before for before, after in pairwise(chain((0,), numbers))]
+
+
+def _summed(gaps: list[int]) -> Iterable[int]:
+    if type(gaps) is not list or not set(map(type, gaps)) <= {int}:
+        raise TypeError("expected a list of int")
+    return accumulate(gaps)

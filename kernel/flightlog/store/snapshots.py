@@ -1,0 +1,82 @@
+"""The snapshots of a session: when there is another, and the opening with one. See `core.snapshot` for what they are.
+
+Whatever is amiss with a snapshot, or with the rows that it refers to, all rows are read from the first as if there was
+none. So no snapshot has a log refused, and a log is refused for the same row and rule with it and without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import define, evolve
+
+from flightlog.core.history import History
+from flightlog.core.limits import READ_PAGE_ROWS
+from flightlog.core.snapshot import is_due, taken
+from flightlog.core.state import State
+from flightlog.store.codec import EventRow, SnapshotRow
+from flightlog.store.replay import Position, Replay, check_files, intact_record
+from flightlog.store.snapshot_codec import is_ours, read, written
+from flightlog.store.store import Store
+from flightlog_hookspecs.errors import BadPayload, LogCorrupt, SchemaTooNew, StoreError
+from flightlog_hookspecs.events import Event
+
+
+@define
+class Snapshots:
+    """Those of one session: which row the newest stands for, 0 when there is none, and how large it is."""
+
+    key: int
+    uid: str
+    seq: int = 0
+    chars: int = 0
+    _next: SnapshotRow | None = None
+
+    def due(self, state: State, history: History, seq: int, digest: bytes) -> SnapshotRow | None:
+        """One of the session as it is now, up to row `seq`, if it is time. Say when it is `kept`."""
+        if not is_due(seq - self.seq, self.chars):
+            return None
+        if self._next is None or self._next.seq != seq:  # an append may be made more than once
+            try:
+                self._next = written(taken(state, history), self.key, self.uid, seq, digest)
+            except BadPayload:  # words that are no JSON when they stand together
+                self.seq = seq
+                return None
+        return self._next
+
+    def kept(self, row: SnapshotRow) -> None:
+        """`row` is in the file."""
+        self.seq, self.chars, self._next = row.seq, len(row.data), None
+
+
+def restoring(store: Store, loaded: Replay, snapshots: Snapshots) -> Iterator[None]:
+    """Bring `loaded`, which has read nothing yet, as far as there is a snapshot; nowhere when none is good.
+
+    Each row that the model will be shown is read, and checked by itself and against the digest of the row before it.
+    Yields after each page of them. The rows behind the snapshot are still to be read.
+    """
+    try:
+        row = store.snapshot(snapshots.key)
+        last = store.row(row.session, row.seq) if row and is_ours(row, loaded.uid) else None
+        if row is None or last is None or last.digest != row.digest:
+            return
+        found, shown, messages = read(row), evolve(loaded, files=set()), list[Event]()
+        for start in range(0, len(found.history.rows), READ_PAGE_ROWS):
+            page = found.history.rows[start : start + READ_PAGE_ROWS]
+            messages += [_shown(store, shown, *each) for each in store.rows_at(row.session, page)]
+            yield
+        history = History.outlined(found.history, messages)
+    except Exception as error:
+        if isinstance(error, StoreError) and not isinstance(error, (LogCorrupt, SchemaTooNew)):
+            raise
+        return  # if a row is at fault, it is named by reading all of them
+    loaded.state, loaded.history, loaded.files = found.state, history, shown.files
+    loaded.seq, loaded.digest = row.seq, row.digest
+    snapshots.kept(row)
+
+
+def _shown(store: Store, shown: Replay, row: EventRow, before: bytes) -> Event:
+    """The message in `row`, which stands behind a row with the digest `before`."""
+    record = intact_record(store, Position(shown.session, shown.uid, row.seq - 1, before), row, deltas=False)
+    check_files(store, shown, record)
+    return record.event
