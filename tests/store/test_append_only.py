@@ -10,7 +10,7 @@ import pytest
 
 from flightlog_hookspecs.errors import LogCorrupt
 from support.attacks import attacks, tables_of
-from support.files import content, copied, opened, plain, replayed, rich
+from support.files import content, copied, keep_snapshot, opened, plain, replayed, rich
 
 
 @pytest.fixture
@@ -25,6 +25,22 @@ def test_the_log_under_attack_has_rows_in_every_table(log: Path) -> None:
         tables = tables_of(database)
     assert set(tables) == {"events", "delta_texts", "blobs", "letters", "session_keys", "open_mark"}
     assert all(tables.values())
+
+
+def test_whatever_is_done_to_the_snapshots_the_log_says_the_same(log: Path) -> None:
+    with opened(log) as store:
+        for name in ("s", "t"):
+            keep_snapshot(store, name)
+    before = content(log)
+    with plain(log) as database:
+        tried = list(attacks(database, "snapshots"))
+    for statement, values in tried:
+        with plain(log) as database, suppress(sqlite3.Error):
+            database.execute(statement, values)
+            database.commit()
+        assert content(log) == before, (statement, values)
+    with plain(log) as database:
+        assert database.execute("SELECT * FROM snapshots").fetchall() == [], "the last of them have emptied it"
 
 
 @pytest.mark.parametrize("pragma", ["recursive_triggers = OFF", "recursive_triggers = ON", "foreign_keys = ON"])

@@ -286,7 +286,7 @@ def test_the_words_stand_once() -> None:
 
 def test_the_bytes_of_a_file_stand_once_and_beside_the_row() -> None:
     message = evolve(MESSAGE, content=(TextBlock(text="see"), FILE, evolve(FILE, name="again.png")))
-    row, blobs, _ = encoded(record_of(message))
+    row, blobs, *_ = encoded(record_of(message))
     assert blobs == ((bytes.fromhex(FILE.sha256), FILE.data),)
     assert row.text == "see", "the column of words has nothing of it"
     assert json.loads(row.data)["content"] == [

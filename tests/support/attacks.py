@@ -8,14 +8,18 @@ from typing import Any
 
 VERBS = ("", "OR REPLACE", "OR IGNORE", "OR FAIL", "OR ABORT", "OR ROLLBACK")
 
+CACHES = {"snapshots"}
+"""The tables that hold no facts: whoever likes may change and empty them."""
+
 Statement = tuple[str, tuple[Any, ...]]
 Tables = dict[str, list[tuple[Any, ...]]]
 
 
 def tables_of(database: sqlite3.Connection) -> Tables:
-    """All rows of all tables."""
+    """All rows of all tables of facts."""
     names = database.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
-    return {name: database.execute(f"SELECT * FROM {name}").fetchall() for (name,) in names.fetchall()}
+    facts = [name for (name,) in names.fetchall() if name not in CACHES]
+    return {name: database.execute(f"SELECT * FROM {name}").fetchall() for name in facts}
 
 
 def _other(value: Any) -> Any:

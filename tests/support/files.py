@@ -23,6 +23,8 @@ from typing import Any, Self
 import trio
 
 from flightlog import Limits
+from flightlog.core.snapshot import taken
+from flightlog.store import snapshot_codec
 from flightlog.store.codec import Encoded, encode
 from flightlog.store.connection import Busy
 from flightlog.store.replay import Replay, replaying
@@ -111,6 +113,20 @@ def _patiently(commit: Callable[[], None]) -> None:
             return commit()
         except Busy:
             os.sched_yield()
+
+
+def keep_snapshot(store: Store, name: str, seq: int | None = None) -> None:
+    """Keep a snapshot of session `name` as it was at row `seq`, or as it is."""
+    key = store.key_of(name)
+    assert key is not None
+    read = Replay(session=name, uid=key.uid)
+    for record in replaying(store, read, key.key):
+        if record.seq == seq:
+            break
+    row = snapshot_codec.written(taken(read.state, read.history), *key, read.seq, read.digest)
+    store.database.begin(barrier=True)
+    store.database.write("insert_snapshot", [row])
+    store.database.commit()
 
 
 def written(path: Path, *texts: str, name: str = "s") -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from types import NoneType, UnionType
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from attrs import evolve, fields, has
 from hypothesis import strategies as st
 
 from flightlog.core import canonical
+from flightlog.core.growing_set import GrowingSet
 from flightlog_hookspecs.content import FileBlock
 from flightlog_hookspecs.events import Event, Record, UnknownEvent
 
@@ -67,11 +69,27 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(get_args(hint))
     if get_origin(hint) in (Union, UnionType):
         return st.one_of(*map(values_of, get_args(hint)))
+    if get_origin(hint) is tuple and ... not in get_args(hint):
+        return st.tuples(*map(values_of, get_args(hint)))
     if get_origin(hint) is tuple:
         return st.lists(values_of(get_args(hint)[0]), max_size=3).map(tuple)
+    if get_origin(hint) in (GrowingSet, frozenset):
+        (item,) = get_args(hint)
+        items = st.frozensets(st.integers(1, 2**40) if item is int else values_of(item), max_size=9)
+        return items if get_origin(hint) is frozenset else items.map(growing_set_of)
+    if get_origin(hint) is Mapping:
+        return st.dictionaries(*map(values_of, get_args(hint)), max_size=3).map(MappingProxyType)
     assert has(hint), f"no strategy for {hint}"
     hints = get_type_hints(hint)
     return st.builds(hint, **{field.name: values_of(hints[field.name]) for field in fields(hint)})
+
+
+def growing_set_of(items: Iterable[Any]) -> GrowingSet[Any]:
+    """The set that comes of adding these one by one."""
+    grown: GrowingSet[Any] = GrowingSet()
+    for item in items:
+        grown = grown.with_item(item)
+    return grown
 
 
 def plainest(hint: Any) -> Any:
@@ -83,7 +101,12 @@ def plainest(hint: Any) -> Any:
     if get_origin(hint) in (Union, UnionType):
         return plainest(get_args(hint)[0])
     if get_origin(hint) is tuple:
-        return (plainest(get_args(hint)[0]),)
+        return tuple(plainest(item) for item in get_args(hint) if item is not ...)
+    if get_origin(hint) in (GrowingSet, frozenset):
+        items = frozenset({plainest(get_args(hint)[0])})
+        return items if get_origin(hint) is frozenset else GrowingSet((items,))
+    if get_origin(hint) is Mapping:
+        return MappingProxyType(dict([tuple(map(plainest, get_args(hint)))]))
     hints = get_type_hints(hint)
     return hint(**{field.name: plainest(hints[field.name]) for field in fields(hint)})
 

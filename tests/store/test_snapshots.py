@@ -1,0 +1,312 @@
+"""Snapshots: with one, a session is what it is without; and damaged, old or foreign ones are as good as none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from attrs import evolve, fields, frozen, has
+from hypothesis import assume, event, given
+from hypothesis import strategies as st
+
+from flightlog.core import canonical, snapshot
+from flightlog.core.account import Account
+from flightlog.core.changed import changed
+from flightlog.core.growing_set import GrowingSet
+from flightlog.core.history import History, Outline
+from flightlog.core.limits import SNAPSHOT_CHARS_PER_ROW, SNAPSHOT_MIN_ROWS
+from flightlog.core.snapshot import Snapshot, classes_in, is_due, shape, taken
+from flightlog.core.state import EMPTY, Call, State, Step
+from flightlog.core.task import Task
+from flightlog.core.timer import Timer
+from flightlog.store import snapshot_codec
+from flightlog.store.codec import SnapshotRow
+from flightlog.store.replay import Replay, replaying
+from flightlog.store.snapshots import Snapshots, restoring
+from flightlog.store.store import SessionKey, Store
+from flightlog_hookspecs.content import FileBlock, TextBlock
+from flightlog_hookspecs.errors import LogCorrupt
+from flightlog_hookspecs.events import AssistantMessage
+from support import sample_log
+from support.damage import flipped
+from support.files import in_memory
+from support.legal_logs import LegalLog, legal_logs, write
+from support.values import files, plainest, values_of
+
+
+class Log:
+    """A session in an open store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        key = store.key_of("s")
+        assert key is not None
+        self.key: SessionKey = key
+
+    def until(self, seq: int) -> Replay:
+        """What its first rows come to, all of them read."""
+        loaded = self.nothing()
+        for record in replaying(self.store, loaded, self.key.key):
+            if record.seq == seq:
+                break
+        return loaded
+
+    def nothing(self) -> Replay:
+        """As far as a reader is who has begun with nothing."""
+        return Replay(session="s", uid=self.key.uid)
+
+    def snapshot(self, seq: int) -> SnapshotRow:
+        """The one of its first rows."""
+        found = self.until(seq)
+        return snapshot_codec.written(taken(found.state, found.history), *self.key, seq, found.digest)
+
+    def keep(self, row: SnapshotRow) -> None:
+        """Put this one in the place of the one that is there."""
+        database = self.store.database
+        database.begin(barrier=False)
+        database.write("insert_snapshot", [row])
+        database.commit()
+
+    def restored(self) -> Replay:
+        """As far as a snapshot brings a reader."""
+        loaded = self.nothing()
+        for _ in restoring(self.store, loaded, Snapshots(*self.key)):
+            pass
+        return loaded
+
+    def finished(self, loaded: Replay) -> Replay:
+        """`loaded` once it has read the rest."""
+        for _ in replaying(self.store, loaded, self.key.key):
+            pass
+        return loaded
+
+
+@contextmanager
+def log_of(legal: LegalLog) -> Iterator[Log]:
+    """`legal` in a file, and that opened."""
+    with in_memory() as folder:
+        path = str(folder / "log.db")
+        write(path, legal.appends())
+        store = Store.open(path)
+        try:
+            yield Log(store)
+        finally:
+            store.close()
+
+
+def told(loaded: Replay) -> tuple[int, bytes, State, History]:
+    """All that a session goes on from."""
+    return loaded.seq, loaded.digest, loaded.state, loaded.history
+
+
+@given(log=legal_logs(), data=st.data())
+def test_a_snapshot_at_any_cut_and_the_rest_come_to_what_all_rows_come_to(log: LegalLog, data: st.DataObject) -> None:
+    cut = data.draw(st.sampled_from(log.cuts))
+    with log_of(log) as opened:
+        opened.keep(opened.snapshot(cut))
+        restored = opened.restored()
+        assert told(restored) == told(opened.until(cut))
+        event(f"{len(restored.history) // 5 * 5} messages or more")
+        whole = opened.finished(opened.nothing())
+        assert told(opened.finished(restored)) == told(whole)
+        # One that is taken of what a snapshot has brought is the same as well: they do not drift.
+        assert taken(restored.state, restored.history) == taken(whole.state, whole.history)
+
+
+CLASSES = classes_in(Snapshot)
+FIELDS = [(cls, field.name) for cls in CLASSES if cls is not GrowingSet for field in fields(cls)]
+
+
+def bare(value: Any) -> Any:
+    """`value` as it is in the log: files without their bytes."""
+    if isinstance(value, tuple):
+        return tuple(map(bare, value))
+    if isinstance(value, Mapping):
+        return MappingProxyType({key: bare(item) for key, item in value.items()})
+    if isinstance(value, GrowingSet) or not has(type(value)):
+        return value
+    changes = {field.name: bare(getattr(value, field.name)) for field in fields(type(value))}
+    return evolve(value, **changes, **({"data": b""} if isinstance(value, FileBlock) else {}))
+
+
+def assert_comes_back(value: Any) -> None:
+    found = snapshot_codec.value_of(snapshot_codec.text_of(value), type(value))
+    assert found == value
+    assert repr(found) == repr(value)  # equal is not enough: 1 is True, and a mapping may have changed its order
+
+
+@pytest.mark.parametrize("cls", [cls for cls in CLASSES if cls not in (GrowingSet, FileBlock)])
+def test_each_class_that_can_be_in_a_state_can_be_kept(cls: type) -> None:
+    """Who adds a field of a type that cannot be kept learns of it here."""
+    assert_comes_back(bare(plainest(cls)))
+
+
+@given(st.data())
+def test_whatever_a_field_of_a_state_holds_comes_back_as_it_was(data: st.DataObject) -> None:
+    cls, name = data.draw(st.sampled_from(FIELDS))
+    whole = plainest(cls) if cls is not FileBlock else data.draw(files())
+    if name != "sha256":
+        whole = evolve(whole, **{name: data.draw(values_of(CLASSES[cls][name]))})
+    assert_comes_back(bare(whole))
+
+
+def test_the_classes_are_those_of_the_state_and_of_what_is_in_it() -> None:
+    assert {State, Step, Call, Task, Account, Timer, Outline, AssistantMessage, TextBlock, GrowingSet} <= set(CLASSES)
+
+
+def test_words_that_are_no_json_once_they_stand_together_leave_a_session_without_a_snapshot() -> None:
+    state, snapshots = changed(EMPTY, text="\ud83d" + "\udc00"), Snapshots(1, "uid")
+    assert snapshots.due(state, History(), 5000, b"") is None
+    assert snapshots.due(EMPTY, History(), 5001, b"") is None, "not tried again at each append"
+    assert snapshots.due(EMPTY, History(), 6000, b"") is not None
+
+
+# ---------------------------------------------------------------- when
+
+
+@given(st.lists(st.integers(1, 2_000_000), min_size=1, max_size=30))
+def test_snapshots_never_take_more_than_a_small_part_of_what_the_rows_take(sizes: list[int]) -> None:
+    """However large each is, the next one waits until the rows written since make up for it."""
+    chars = 0
+    for size in sizes:
+        rows = 0
+        while not is_due(rows, chars):
+            rows += 1 + rows // 8
+        assert rows >= SNAPSHOT_MIN_ROWS
+        assert chars <= (rows + 1) * SNAPSHOT_CHARS_PER_ROW
+        chars = size
+
+
+# ---------------------------------------------------------------- when it is not what it should be
+
+
+@pytest.fixture(scope="module")
+def sample() -> Iterator[Log]:
+    """A log of nearly everything."""
+    with log_of(LegalLog(sample_log.RECORDS, tuple(record.seq for record in sample_log.RECORDS))) as log:
+        yield log
+
+
+def characters_changed(text: str, place: int, by: str) -> str:
+    at = place % len(text)
+    return text[:at] + by + text[at + 1 :]
+
+
+def bytes_changed(value: bytes, place: int) -> bytes:
+    return flipped(value, (place // 8 % len(value), place % 8))
+
+
+@given(place=st.integers(0, 10**6), by=st.characters(), column=st.sampled_from(SnapshotRow._fields[1:]))
+def test_a_damaged_snapshot_is_as_good_as_none(sample: Log, place: int, by: str, column: str) -> None:
+    row = sample.snapshot(30)
+    match value := getattr(row, column):
+        case str():
+            changed_value: object = characters_changed(value, place, by)
+        case bytes():
+            changed_value = bytes_changed(value, place)
+        case _:
+            changed_value = value ^ (1 << place % 40)
+    assume(changed_value != value and canonical.is_faithful(str(changed_value)))
+    sample.keep(row._replace(**{column: changed_value}))
+    assert told(sample.restored()) == told(sample.nothing())
+
+
+def test_an_intact_one_is_used(sample: Log) -> None:
+    sample.keep(sample.snapshot(30))
+    assert told(sample.restored()) == told(sample.until(30))
+
+
+def sealed(row: SnapshotRow, uid: str) -> SnapshotRow:
+    """`row` with the checksum that it should have."""
+    return row._replace(checksum=snapshot_codec.checksum(row, uid))
+
+
+def test_one_of_other_code_another_session_or_another_log_is_as_good_as_none(sample: Log) -> None:
+    row, uid = sample.snapshot(30), sample.key.uid
+    others = {
+        "other code": sealed(row._replace(version=f"{row.version[:-1]}x"), uid),
+        "another session": sealed(row, "another"),
+        "a row of another log": sealed(row._replace(digest=b"x" * 32), uid),
+        "a row that is not there yet": sealed(row._replace(seq=99), uid),
+        "another form": sealed(row._replace(data=row.data.replace('"state":{', '"state":{"more":1,')), uid),
+        "no JSON": sealed(row._replace(data=row.data[:-1]), uid),
+        "rows of no messages": sealed(row._replace(data=row.data.replace('"rows":[8,', '"rows":[7,')), uid),
+        "rows that are not there": sealed(row._replace(data=row.data.replace('"rows":[8,', '"rows":[8,900,')), uid),
+        "a message too many": sealed(row._replace(data=row.data.replace('"numbers":[', '"numbers":[1,')), uid),
+    }
+    for why, other in others.items():
+        assert other != row, why
+        sample.keep(other)
+        assert told(sample.restored()) == told(sample.nothing()), why
+    sample.keep(sealed(row, uid))
+    assert sample.restored().seq == 30, "the attack itself: sealed like this, the true one is used"
+
+
+def test_other_code_gives_its_snapshots_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    @frozen
+    class Usage:
+        """As another version may have it."""
+
+        input_tokens: int = 0
+
+    before = shape()
+    monkeypatch.setattr(snapshot, "classes_in", lambda hint: {**classes_in(hint), Usage: {"input_tokens": int}})
+    assert shape() != before
+    monkeypatch.undo()
+    assert shape() == before
+    monkeypatch.setattr(snapshot, "FORMAT", snapshot.FORMAT + 1)
+    assert shape() != before
+
+
+# ---------------------------------------------------------------- when the rows are not
+
+
+def refusal(read: Callable[[], object]) -> tuple[int | None, str] | None:
+    """Where and by which rule a log is refused, None when it is not."""
+    try:
+        read()
+    except LogCorrupt as error:
+        return error.seq, error.rule
+    return None
+
+
+HARM = {
+    "its words": "text = coalesce(text, '') || 'x'",
+    "its data": "data = data || ' '",
+    "its time": "at = at + 1",
+    "its place": "place = coalesce(place, 0) + 1",
+    "what the views show": "name = coalesce(name, '') || 'x'",
+    "its digest": "digest = zeroblob(32)",
+    "all of it": None,
+}
+
+
+@given(log=legal_logs(), data=st.data(), harm=st.sampled_from(sorted(HARM)))
+def test_a_message_that_was_tampered_with_is_refused_and_so_is_every_row_behind(
+    log: LegalLog, data: st.DataObject, harm: str
+) -> None:
+    """By the same row and rule as without a snapshot. What stands in hidden rows before it is left to `verify`."""
+    cut = data.draw(st.sampled_from(log.cuts))
+    seq = data.draw(st.integers(1, len(log.records)))
+    with log_of(log) as opened:
+        kept = opened.until(cut)
+        opened.keep(snapshot_codec.written(taken(kept.state, kept.history), *opened.key, kept.seq, kept.digest))
+        shown = seq in kept.history.outline().rows
+        connection = opened.store.database._connection  # type: ignore[attr-defined]
+        for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        change = f"UPDATE events SET {HARM[harm]}" if HARM[harm] else "DELETE FROM events"
+        connection.execute(f"{change} WHERE session = {opened.key.key} AND seq = {seq}")
+        by_all = refusal(lambda: opened.finished(opened.nothing()))
+        by_snapshot = refusal(lambda: opened.finished(opened.restored()))
+    if by_all is None:  # the tail, of which nothing is left to miss it: the witness's business
+        assert (seq, harm) == (len(log.records), "all of it")
+    elif shown or seq > cut:
+        event("shown" if shown else "behind")
+        assert by_snapshot == by_all
+    else:
+        event("hidden")
+        assert by_snapshot in (None, by_all)
