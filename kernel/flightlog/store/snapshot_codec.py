@@ -9,7 +9,7 @@ from hashlib import sha256
 from importlib.resources import files
 from itertools import accumulate, chain, pairwise
 from types import MappingProxyType
-from typing import Any, Final, get_args, get_origin
+from typing import Any, Final, TypeVar, get_args, get_origin
 
 import cattrs
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
@@ -24,28 +24,40 @@ from flightlog.version import __version__
 _FOLDING: Final = ("flightlog.core", "flightlog_hookspecs")
 """The packages whose code says what rows come to."""
 
+V = TypeVar("V")
 _Write = Callable[[Any], Any]
 _Read = Callable[[Any, Any], Any]
 
 
 def written(snapshot: Snapshot, key: int, uid: str, seq: int, digest: bytes) -> SnapshotRow:
     """`snapshot` of row `seq`, whose digest is `digest`, as a row. Raises `BadPayload`."""
-    row = SnapshotRow(key, version(), seq, digest, dumps_typed(_converter().unstructure(snapshot)), b"")
-    return row._replace(checksum=_checksum(row, uid))
+    row = SnapshotRow(key, version(), seq, digest, text_of(snapshot), b"")
+    return row._replace(checksum=checksum(row, uid))
 
 
 def is_ours(row: SnapshotRow, uid: str) -> bool:
     """Whether the code that runs wrote `row`, of the session with that uid, just as it stands there."""
-    return row.version == version() and row.checksum == _checksum(row, uid)
+    return row.version == version() and row.checksum == checksum(row, uid)
 
 
 def read(row: SnapshotRow) -> Snapshot:
     """The snapshot in `row`, which must be ours."""
-    found: Snapshot = _converter().structure(json.loads(row.data), Snapshot)
-    return found
+    return value_of(row.data, Snapshot)
 
 
-def _checksum(row: SnapshotRow, uid: str) -> bytes:
+def text_of(value: object) -> str:
+    """A value that can stand in a snapshot, as canonical JSON. Raises `BadPayload`."""
+    return dumps_typed(_converter().unstructure(value))
+
+
+def value_of(text: str, cls: type[V]) -> V:
+    """The `cls` that was written so. Raises whatever json and cattrs raise."""
+    value: V = _converter().structure(json.loads(text), cls)
+    return value
+
+
+def checksum(row: SnapshotRow, uid: str) -> bytes:
+    """The checksum of `row` but for its own, for a session with that uid."""
     stated = f"{row.session};{row.version};{uid};{row.seq};{row.digest.hex()};{row.data}"
     return sha256(stated.encode()).digest()
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from attrs import define, evolve
 
+from flightlog.core import snapshot
 from flightlog.core.history import History
 from flightlog.core.limits import READ_PAGE_ROWS
-from flightlog.core.snapshot import is_due, taken
 from flightlog.core.state import State
 from flightlog.store.codec import EventRow, SnapshotRow
 from flightlog.store.replay import Position, Replay, check_files, intact_record
@@ -34,11 +34,11 @@ class Snapshots:
 
     def due(self, state: State, history: History, seq: int, digest: bytes) -> SnapshotRow | None:
         """One of the session as it is now, up to row `seq`, if it is time. Say when it is `kept`."""
-        if not is_due(seq - self.seq, self.chars):
+        if not snapshot.is_due(seq - self.seq, self.chars):
             return None
         if self._next is None or self._next.seq != seq:  # an append may be made more than once
             try:
-                self._next = written(taken(state, history), self.key, self.uid, seq, digest)
+                self._next = written(snapshot.taken(state, history), self.key, self.uid, seq, digest)
             except BadPayload:  # words that are no JSON when they stand together
                 self.seq = seq
                 return None

@@ -13,7 +13,7 @@ from flightlog.runtime.recovery import OnCrash
 from flightlog.runtime.registry import Registry
 from flightlog.testing.faults import oracles
 from flightlog.testing.faults.disk import WORKSPACE, Files, digest_of
-from flightlog.testing.faults.life import Bench, Found, Log, Row, live, read_log, recovered, registry_of
+from flightlog.testing.faults.life import Bench, Found, Log, Row, live, misleading, read_log, recovered, registry_of
 from flightlog.testing.faults.oracles import Broken, Essence, Places
 from flightlog.testing.faults.workloads import Judging, Workload, mode_of
 from flightlog.testing.faults.world import Done, Fact, World
@@ -132,6 +132,10 @@ class Judge:
         if lost := self.essences.keys() - log.records.keys():
             broken.append(Broken("P7", f"there is no session {sorted(lost)}"))
         broken += oracles.files(self.bench.photograph(), self.workload, log.all_records())
+        broken += [
+            Broken("P4", f"the snapshot of session {name!r} is not what its rows come to")
+            for name in misleading(self.bench.path)
+        ]
         verdict = partial(oracles.verdict, self.workload, log.all_records())
         calls = [
             record for record in log.all_records() if isinstance(record.event, (ToolCall, ToolResult, SubagentSpawned))

@@ -12,12 +12,15 @@ import trio
 from attrs import define, frozen
 
 from flightlog.api import Kernel, open_kernel
+from flightlog.core import snapshot
 from flightlog.runtime.clock import no_boundary
 from flightlog.runtime.error_groups import beside
 from flightlog.runtime.plugins import load_plugins
 from flightlog.runtime.reader import LogReader
 from flightlog.runtime.registry import Registry
-from flightlog.store.store import Store
+from flightlog.store.replay import Replay, replaying
+from flightlog.store.snapshots import Snapshots, restoring
+from flightlog.store.store import SessionKey, Store
 from flightlog.testing.faults.determinism import clock_of, reseed
 from flightlog.testing.faults.disk import WORKSPACE, Disk, Files, Op
 from flightlog.testing.faults.recorder import Recorder, recording
@@ -32,6 +35,8 @@ Row = tuple[Any, ...]
 
 _SUFFIXES: Final = {"db": "", "wal": "-wal", "journal": "-journal", "head": "-head"}
 _ALL: Final = 2**62
+_RULE: Final = "is_due"
+_SNAPSHOT_ROWS: Final = 5
 _HANGS_S: Final = 36_000.0
 """Of trio's clock, which jumps: who is not through by then waits for what never comes."""
 
@@ -108,17 +113,24 @@ def bench() -> Iterator[Bench]:
 
 @frozen
 class Found:
-    """What stands in a log that was just opened: all rows in order, the number of letters, each session's key."""
+    """What stands in a log that was just opened: all rows in order, the number of letters, each session's key.
+
+    And the seqs that there are snapshots of, by key.
+    """
 
     rows: list[Row]
     letters: int
     keys: dict[str, int]
+    snapshots: dict[int, int]
 
     @property
     def state(self) -> tuple[object, ...]:
-        """What a kernel goes by: the letters are only added to, and each row's digest covers all before it."""
+        """What a kernel goes by: the letters are only added to, and each row's digest covers all before it.
+
+        A snapshot says what its rows say (see `misleading`), but where it stands decides when there is another.
+        """
         last = {row[1]: row[-1] for row in self.rows}
-        return (len(self.rows), self.letters, *sorted(last.items()))
+        return (len(self.rows), self.letters, *sorted(last.items()), *sorted(self.snapshots.items()))
 
     def counts(self) -> dict[str, int]:
         """How many rows each session has."""
@@ -131,10 +143,45 @@ def look(path: str) -> Found:
     store = Store.open(path)
     try:
         keys = {name: store.read("session_key", name)[0][0] for (name,) in store.read("session_names")}
-        return Found(_rows(store), store.read("last_letter")[0][0], keys)
+        kept = {key: row.seq for key in keys.values() if (row := store.snapshot(key))}
+        return Found(_rows(store), store.read("last_letter")[0][0], keys, kept)
     finally:
         store.stop(StoreError("looked at only"))  # so that closing does not mark it as closed
         store.close()
+
+
+def misleading(path: str) -> Iterator[str]:
+    """The sessions with a snapshot that is not used, or says something else than the rows it stands for."""
+    store = Store.open_to_read(path)
+    try:
+        for (name,) in store.read("session_names"):
+            key = store.key_of(name)
+            if key is not None and (row := store.snapshot(key.key)) and not _leads(store, name, key, row.seq):
+                yield name
+    finally:
+        store.close()
+
+
+def _leads(store: Store, name: str, key: SessionKey, seq: int) -> bool:
+    """Whether the snapshot of a session leads where its rows up to `seq` do."""
+    told, read = Replay(session=name, uid=key.uid), Replay(session=name, uid=key.uid)
+    for _ in restoring(store, told, Snapshots(*key)):
+        pass
+    for record in replaying(store, read, key.key):
+        if record.seq == seq:
+            break
+    return (told.seq, told.digest, told.state, told.history) == (seq, read.digest, read.state, read.history)
+
+
+@contextmanager
+def frequent_snapshots() -> Iterator[None]:
+    """Have each session take one after a handful of rows, so that there is one at every stage of a short life."""
+    before = snapshot.is_due
+    setattr(snapshot, _RULE, lambda rows, _: rows >= _SNAPSHOT_ROWS)
+    try:
+        yield
+    finally:
+        setattr(snapshot, _RULE, before)
 
 
 def _rows(store: Store) -> list[Row]:
@@ -184,7 +231,7 @@ async def live(path: str, workload: Workload, world: World, *, seed: int, number
     """Let a kernel on `path` work through `workload`."""
     reseed(seed)
     world.workspace, world.life = workspace_of(path), number
-    with world.watching(), trio.move_on_after(_HANGS_S) as patience:
+    with world.watching(), frequent_snapshots(), trio.move_on_after(_HANGS_S) as patience:
         async with open_kernel(
             path,
             discover=False,
@@ -213,6 +260,7 @@ async def recovered(
     kernel = Kernel(store, Registry(outer=registry), "", clock_of(number), no_boundary)
     try:
         async with AsyncExitStack() as sessions:
+            sessions.enter_context(frequent_snapshots())
             await sessions.enter_async_context(beside(kernel.deliver))
             for name in names:
                 await sessions.enter_async_context(
