@@ -81,16 +81,16 @@ class Runner:
         """Milliseconds until a fresh process is ready to go on. Once, as going on writes."""
         return self._resumed(self.folder)
 
-    def resume_copies(self, number: int) -> list[float]:
-        """The same, so many times, on copies."""
+    def resume_copies(self, number: int, name: str = "") -> list[float]:
+        """The same, so many times, on copies; if need be by a contestant of another name."""
         taken = []
         for _ in range(number):
             with tempfile.TemporaryDirectory(dir=self.folder.parent) as copies:
-                taken.append(self._resumed(Path(shutil.copytree(self.folder, f"{copies}/copy"))))
+                taken.append(self._resumed(Path(shutil.copytree(self.folder, f"{copies}/copy")), name))
         return taken
 
-    def _resumed(self, folder: Path) -> float:
-        command = [sys.executable, CHILD, "resume", self.module, self.name, folder]
+    def _resumed(self, folder: Path, name: str = "") -> float:
+        command = [sys.executable, CHILD, "resume", self.module, name or self.name, folder]
         found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=300).stdout
         steps, milliseconds = json.loads(found)
         assert steps == len(self.wall_us), f"{self.name} came back with {steps} of {len(self.wall_us)} steps"

@@ -1,8 +1,8 @@
-"""Resume: from opening the file to the first request ready, every check on, for logs of 1,000 to 1,000,000 events.
+"""Resume: from opening the file to the first request ready, for logs of 1,000 to 1,000,000 events.
 
 A turn that a kill cut off, a task with all its checkpoints, and a session that compaction kept short, each resumed in
-a fresh process, on copies in memory where there is such a folder. How peers resume is measured by `agent_step`, with
-what they wrote there.
+a fresh process, on copies in memory where there is such a folder: from the last snapshot, and with every check on, as
+where there is none. How peers resume is measured by `agent_step`, with what they wrote there.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from contest import Runner
+from contestants.ours import EVERY_CHECK_ON
 from flightlog.store.store import Store
 from flightlog.testing.memory import memory_folder
 from measure import Answer, Ratio, absolute, middle, show
@@ -28,7 +29,7 @@ EVENTS: Final = (1_000, 10_000, 100_000, 1_000_000)
 BUILT_BY_THE_LOOP_MAX: Final = 100_000
 """Larger logs are written by the journal alone: the whole loop would take too long."""
 ROUNDS: Final = 3
-WANTED: Final = {CUT_OFF: (1_000, 450), CHECKPOINTED: (100, 20), COMPACTED: (100, 20)}
+WANTED: Final = {f"{CUT_OFF}{EVERY_CHECK_ON}": (1_000, 450), CHECKPOINTED: (100, 20), COMPACTED: (100, 20)}
 """Milliseconds for 100,000 events."""
 WANTED_EVENTS: Final = 100_000
 
@@ -56,12 +57,14 @@ def main() -> Answer:
                     per_step = events_in(runner.folder) / max(len(runner.wall_us), 1)
                     runner.step(max(10, int(missing / max(per_step, 8))))
                 rounds = ROUNDS if size <= WANTED_EVENTS else 1
-                taken = runner.resume_copies(rounds)
-                median, low, high = middle(taken)
-                print(f"  {kind:<28} {size:>9,} events {median:>9.1f} ms ({low:.1f} to {high:.1f})")
-                curves.setdefault(kind, []).append((size, median))
-                reach, dream = WANTED[kind] if size == WANTED_EVENTS else (None, None)
-                ratios.append(absolute(f"{kind}, {size:,} events", taken, "ms", reach=reach, dream=dream))
+                for checks in ("", EVERY_CHECK_ON):
+                    taken = runner.resume_copies(rounds, f"{name}{checks}")
+                    median, low, high = middle(taken)
+                    print(f"  {kind + checks:<40} {size:>9,} events {median:>9.1f} ms ({low:.1f} to {high:.1f})")
+                    curves.setdefault(f"{kind}{checks}", []).append((size, median))
+                    wanted = WANTED.get(f"{kind}{checks}") if size == WANTED_EVENTS else None
+                    reach, dream = wanted or (None, None)
+                    ratios.append(absolute(f"{kind}{checks}, {size:,} events", taken, "ms", reach=reach, dream=dream))
             runner.kill()
     answer = Answer(ratios, {"milliseconds to resume, by events": curves})
     show(answer)

@@ -18,6 +18,7 @@ import trio
 import flightlog
 from contestants.step import NAME, Contestant, Pace, arguments, question, result
 from flightlog import Limits, Session
+from flightlog.runtime import recovery
 from flightlog.runtime.clock import no_boundary
 from flightlog.runtime.group_commit import GroupCommit
 from flightlog.runtime.recovery import open_session
@@ -41,6 +42,7 @@ from flightlog_hookspecs.events import (
 
 ENDLESS: Final = 10_000_000
 CONTEXT_TOKENS: Final = 20_000
+EVERY_CHECK_ON: Final = ", every check on"
 SUMMARY: Final = "So far the answers to some questions were looked up. "
 
 
@@ -229,9 +231,22 @@ def resume_short(folder: Path) -> int:
         return int(kernel.query("SELECT count(*) FROM events WHERE kind = 'tool/call'").rows[0][0])
 
 
+def every_check_on(resume: Callable[[Path], int]) -> Callable[[Path], int]:
+    """`resume` of logs without snapshots: all rows are read."""
+
+    def resumed(folder: Path) -> int:
+        recovery.restoring = lambda *_: ()
+        return resume(folder)
+
+    return resumed
+
+
 CONTESTANTS = {
     "flightlog": Contestant(run_loop, resume),
     "flightlog, compacting": Contestant(partial(run_loop, compacting=True), resume_short),
     "flightlog, as a task": Contestant(run_task, partial(resume, as_task=True)),
     "flightlog, journal alone": Contestant(run_journal, resume),
+}
+CONTESTANTS |= {
+    f"{name}{EVERY_CHECK_ON}": Contestant(ours.run, every_check_on(ours.resume)) for name, ours in CONTESTANTS.items()
 }
