@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flightlog_hookspecs.errors import LogCorrupt
-from support.attacks import attacks, tables_of
+from support.attacks import CACHES, attacks, tables_of
 from support.files import content, copied, keep_snapshot, opened, plain, replayed, rich
 
 
@@ -33,14 +33,15 @@ def test_whatever_is_done_to_the_snapshots_the_log_says_the_same(log: Path) -> N
             keep_snapshot(store, name)
     before = content(log)
     with plain(log) as database:
-        tried = list(attacks(database, "snapshots"))
+        tried = [attack for table in sorted(CACHES) for attack in attacks(database, table)]
     for statement, values in tried:
         with plain(log) as database, suppress(sqlite3.Error):
             database.execute(statement, values)
             database.commit()
         assert content(log) == before, (statement, values)
     with plain(log) as database:
-        assert database.execute("SELECT * FROM snapshots").fetchall() == [], "the last of them have emptied it"
+        for table in CACHES:
+            assert database.execute(f"SELECT * FROM {table}").fetchall() == [], "the last of them have emptied it"
 
 
 @pytest.mark.parametrize("pragma", ["recursive_triggers = OFF", "recursive_triggers = ON", "foreign_keys = ON"])

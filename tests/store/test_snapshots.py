@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_origin
 
 import pytest
 from attrs import evolve, fields, frozen, has
@@ -18,12 +19,12 @@ from flightlog.core.changed import changed
 from flightlog.core.growing_set import GrowingSet
 from flightlog.core.history import History, Outline
 from flightlog.core.limits import SNAPSHOT_CHARS_PER_ROW, SNAPSHOT_MIN_ROWS
-from flightlog.core.snapshot import Snapshot, classes_in, is_due, shape, taken
+from flightlog.core.snapshot import Items, Snapshot, added, classes_in, filled, is_due, shape, taken
 from flightlog.core.state import EMPTY, Call, State, Step
 from flightlog.core.task import Task
 from flightlog.core.timer import Timer
 from flightlog.store import snapshot_codec
-from flightlog.store.codec import SnapshotRow
+from flightlog.store.codec import KeptSnapshot, SnapshotRow
 from flightlog.store.replay import Replay, replaying
 from flightlog.store.snapshots import Snapshots, restoring
 from flightlog.store.store import SessionKey, Store
@@ -32,8 +33,8 @@ from flightlog_hookspecs.errors import LogCorrupt
 from flightlog_hookspecs.events import AssistantMessage
 from support import sample_log
 from support.damage import flipped
-from support.files import in_memory
-from support.legal_logs import LegalLog, legal_logs, write
+from support.files import in_memory, keep_snapshot, put_snapshot
+from support.legal_logs import LegalLog, folded, legal_logs, write
 from support.values import files, plainest, values_of
 
 
@@ -58,17 +59,13 @@ class Log:
         """As far as a reader is who has begun with nothing."""
         return Replay(session="s", uid=self.key.uid)
 
-    def snapshot(self, seq: int) -> SnapshotRow:
-        """The one of its first rows."""
-        found = self.until(seq)
-        return snapshot_codec.written(taken(found.state, found.history), *self.key, seq, found.digest)
-
-    def keep(self, row: SnapshotRow) -> None:
-        """Put this one in the place of the one that is there."""
-        database = self.store.database
-        database.begin(barrier=False)
-        database.write("insert_snapshot", [row])
-        database.commit()
+    def keep(self, *seqs: int) -> KeptSnapshot:
+        """Take snapshots of its first rows, one after the other; the last one stays."""
+        link = keep_snapshot(self.store, "s", *seqs).link
+        row = self.store.snapshot(self.key.key)
+        assert row is not None
+        assert row.checksum == snapshot_codec.checksum(row, self.key.uid, link)
+        return KeptSnapshot(row, "".join(self.store.snapshot_items(self.key.key)), begins=True)
 
     def restored(self) -> Replay:
         """As far as a snapshot brings a reader."""
@@ -104,9 +101,10 @@ def told(loaded: Replay) -> tuple[int, bytes, State, History]:
 
 @given(log=legal_logs(), data=st.data())
 def test_a_snapshot_at_any_cut_and_the_rest_come_to_what_all_rows_come_to(log: LegalLog, data: st.DataObject) -> None:
-    cut = data.draw(st.sampled_from(log.cuts))
+    cuts = sorted(data.draw(st.sets(st.sampled_from(log.cuts), min_size=1, max_size=4)))
+    cut = cuts[-1]
     with log_of(log) as opened:
-        opened.keep(opened.snapshot(cut))
+        opened.keep(*cuts)
         restored = opened.restored()
         assert told(restored) == told(opened.until(cut))
         event(f"{len(restored.history) // 5 * 5} messages or more")
@@ -116,7 +114,7 @@ def test_a_snapshot_at_any_cut_and_the_rest_come_to_what_all_rows_come_to(log: L
         assert taken(restored.state, restored.history) == taken(whole.state, whole.history)
 
 
-CLASSES = classes_in(Snapshot)
+CLASSES = classes_in(tuple[Snapshot, Items])
 FIELDS = [(cls, field.name) for cls in CLASSES if cls is not GrowingSet for field in fields(cls)]
 
 
@@ -135,7 +133,8 @@ def bare(value: Any) -> Any:
 def assert_comes_back(value: Any) -> None:
     found = snapshot_codec.value_of(snapshot_codec.text_of(value), type(value))
     assert found == value
-    assert repr(found) == repr(value)  # equal is not enough: 1 is True, and a mapping may have changed its order
+    # Equal is not enough: 1 is True, and a mapping may have changed its order.
+    assert snapshot_codec.text_of(found) == snapshot_codec.text_of(value)
 
 
 @pytest.mark.parametrize("cls", [cls for cls in CLASSES if cls not in (GrowingSet, FileBlock)])
@@ -151,6 +150,25 @@ def test_whatever_a_field_of_a_state_holds_comes_back_as_it_was(data: st.DataObj
     if name != "sha256":
         whole = evolve(whole, **{name: data.draw(values_of(CLASSES[cls][name]))})
     assert_comes_back(bare(whole))
+
+
+def test_all_sets_that_only_grow_are_kept_piece_by_piece() -> None:
+    """Else a snapshot of a long session is a large one, and there is one the more seldom."""
+    growing = {
+        field.name for cls in CLASSES for field in fields(cls) if get_origin(CLASSES[cls][field.name]) is GrowingSet
+    }
+    assert growing == {field.name for field in fields(Items)}
+
+
+@given(log=legal_logs(), data=st.data())
+def test_what_came_into_them_piece_by_piece_is_what_is_in_them(log: LegalLog, data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.sets(st.sampled_from(log.cuts), min_size=1, max_size=6)))
+    states = [EMPTY, *(folded(log.records[:cut]) for cut in cuts)]
+    pieces = [added(after, before) for before, after in pairwise(states)]
+    assert filled(taken(states[-1], History()).state, pieces) == states[-1]
+    for field in fields(Items):
+        items = [item for piece in pieces for item in getattr(piece, field.name)]
+        assert len(items) == len(set(items)), "each is kept once"
 
 
 def test_the_classes_are_those_of_the_state_and_of_what_is_in_it() -> None:
@@ -190,58 +208,77 @@ def sample() -> Iterator[Log]:
         yield log
 
 
-def characters_changed(text: str, place: int, by: str) -> str:
-    at = place % len(text)
-    return text[:at] + by + text[at + 1 :]
-
-
-def bytes_changed(value: bytes, place: int) -> bytes:
-    return flipped(value, (place // 8 % len(value), place % 8))
-
-
-@given(place=st.integers(0, 10**6), by=st.characters(), column=st.sampled_from(SnapshotRow._fields[1:]))
-def test_a_damaged_snapshot_is_as_good_as_none(sample: Log, place: int, by: str, column: str) -> None:
-    row = sample.snapshot(30)
-    match value := getattr(row, column):
+def changed_value(value: object, place: int, by: str) -> object:
+    """A value of the same type that differs in one place."""
+    match value:
         case str():
-            changed_value: object = characters_changed(value, place, by)
+            at = place % len(value)
+            return value[:at] + by + value[at + 1 :]
         case bytes():
-            changed_value = bytes_changed(value, place)
-        case _:
-            changed_value = value ^ (1 << place % 40)
-    assume(changed_value != value and canonical.is_faithful(str(changed_value)))
-    sample.keep(row._replace(**{column: changed_value}))
+            return flipped(value, (place // 8 % len(value), place % 8))
+        case int():
+            return value ^ (1 << place % 40)
+    raise AssertionError(value)
+
+
+@given(place=st.integers(0, 10**6), by=st.characters(), column=st.sampled_from([*SnapshotRow._fields[1:], "items"]))
+def test_a_damaged_snapshot_is_as_good_as_none(sample: Log, place: int, by: str, column: str) -> None:
+    kept = sample.keep(30)
+    value = getattr(kept if column == "items" else kept.row, column)
+    other = changed_value(value, place, by)
+    assume(other != value and canonical.is_faithful(str(other)))
+    damaged = (
+        kept._replace(items=other) if column == "items" else kept._replace(row=kept.row._replace(**{column: other}))
+    )
+    put_snapshot(sample.store, damaged)
     assert told(sample.restored()) == told(sample.nothing())
 
 
 def test_an_intact_one_is_used(sample: Log) -> None:
-    sample.keep(sample.snapshot(30))
+    put_snapshot(sample.store, sample.keep(30))
     assert told(sample.restored()) == told(sample.until(30))
 
 
-def sealed(row: SnapshotRow, uid: str) -> SnapshotRow:
-    """`row` with the checksum that it should have."""
-    return row._replace(checksum=snapshot_codec.checksum(row, uid))
+def test_one_that_lacks_some_of_its_items_is_as_good_as_none(sample: Log) -> None:
+    sample.keep(4, 20, 30)
+    assert sample.restored().seq == 30
+    database = sample.store.database._connection  # type: ignore[attr-defined]
+    for seq in (4, 20, 30):
+        database.execute("BEGIN")
+        database.execute("DELETE FROM snapshot_items WHERE seq = ?", (seq,))
+        assert sample.restored().seq == 0
+        database.execute("ROLLBACK")
+    assert sample.restored().seq == 30
 
 
 def test_one_of_other_code_another_session_or_another_log_is_as_good_as_none(sample: Log) -> None:
-    row, uid = sample.snapshot(30), sample.key.uid
+    kept, uid = sample.keep(30), sample.key.uid
+
+    def sealed(uid: str = uid, **changes: Any) -> KeptSnapshot:
+        """It with these changes, and with the checksum that it should have."""
+        link = snapshot_codec.linked(b"", kept.items)
+        row = kept.row._replace(**changes)
+        return kept._replace(row=row._replace(checksum=snapshot_codec.checksum(row, uid, link)))
+
+    def with_data(old: str, new: str) -> KeptSnapshot:
+        assert old in kept.row.data
+        return sealed(data=kept.row.data.replace(old, new, 1))
+
     others = {
-        "other code": sealed(row._replace(version=f"{row.version[:-1]}x"), uid),
-        "another session": sealed(row, "another"),
-        "a row of another log": sealed(row._replace(digest=b"x" * 32), uid),
-        "a row that is not there yet": sealed(row._replace(seq=99), uid),
-        "another form": sealed(row._replace(data=row.data.replace('"state":{', '"state":{"more":1,')), uid),
-        "no JSON": sealed(row._replace(data=row.data[:-1]), uid),
-        "rows of no messages": sealed(row._replace(data=row.data.replace('"rows":[8,', '"rows":[7,')), uid),
-        "rows that are not there": sealed(row._replace(data=row.data.replace('"rows":[8,', '"rows":[8,900,')), uid),
-        "a message too many": sealed(row._replace(data=row.data.replace('"numbers":[', '"numbers":[1,')), uid),
+        "other code": sealed(version=f"{kept.row.version[:-1]}x"),
+        "another session": sealed("another"),
+        "a row of another log": sealed(digest=b"x" * 32),
+        "a row that is not there yet": sealed(seq=99),
+        "another form": with_data('"state":{', '"state":{"more":1,'),
+        "no JSON": with_data("}}", "}"),
+        "rows of no messages": with_data('"rows":[8,', '"rows":[7,'),
+        "rows that are not there": with_data('"rows":[8,', '"rows":[8,900,'),
+        "a message too many": with_data('"numbers":[', '"numbers":[1,'),
     }
     for why, other in others.items():
-        assert other != row, why
-        sample.keep(other)
+        put_snapshot(sample.store, other)
         assert told(sample.restored()) == told(sample.nothing()), why
-    sample.keep(sealed(row, uid))
+    put_snapshot(sample.store, sealed())
     assert sample.restored().seq == 30, "the attack itself: sealed like this, the true one is used"
 
 
@@ -292,9 +329,8 @@ def test_a_message_that_was_tampered_with_is_refused_and_so_is_every_row_behind(
     cut = data.draw(st.sampled_from(log.cuts))
     seq = data.draw(st.integers(1, len(log.records)))
     with log_of(log) as opened:
-        kept = opened.until(cut)
-        opened.keep(snapshot_codec.written(taken(kept.state, kept.history), *opened.key, kept.seq, kept.digest))
-        shown = seq in kept.history.outline().rows
+        opened.keep(cut)
+        shown = seq in opened.until(cut).history.outline().rows
         connection = opened.store.database._connection  # type: ignore[attr-defined]
         for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall():
             connection.execute(f"DROP TRIGGER {name}")

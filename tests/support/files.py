@@ -23,11 +23,11 @@ from typing import Any, Self
 import trio
 
 from flightlog import Limits
-from flightlog.core.snapshot import taken
-from flightlog.store import snapshot_codec
-from flightlog.store.codec import Encoded, encode
+from flightlog.store.codec import Encoded, KeptSnapshot, encode
 from flightlog.store.connection import Busy
 from flightlog.store.replay import Replay, replaying
+from flightlog.store.snapshot_codec import linked
+from flightlog.store.snapshots import Snapshots
 from flightlog.store.statements import statements
 from flightlog.store.store import NewSession, Store
 from flightlog.testing import FakeModel, calls, words
@@ -115,17 +115,25 @@ def _patiently(commit: Callable[[], None]) -> None:
             os.sched_yield()
 
 
-def keep_snapshot(store: Store, name: str, seq: int | None = None) -> None:
-    """Keep a snapshot of session `name` as it was at row `seq`, or as it is."""
+def keep_snapshot(store: Store, name: str, *seqs: int) -> Snapshots:
+    """Keep snapshots of session `name` as it was at these rows, each in the place of the one before, or as it is."""
     key = store.key_of(name)
     assert key is not None
-    read = Replay(session=name, uid=key.uid)
-    for record in replaying(store, read, key.key):
-        if record.seq == seq:
-            break
-    row = snapshot_codec.written(taken(read.state, read.history), *key, read.seq, read.digest)
+    read, snapshots = Replay(session=name, uid=key.uid), Snapshots(*key)
+    rows = replaying(store, read, key.key)
+    for seq in seqs or [10**9]:
+        while read.seq < seq and next(rows, None):
+            pass
+        kept = snapshots.taken(read.state, read.history, read.seq, read.digest)
+        put_snapshot(store, kept)
+        snapshots.found(kept.row, read.state, linked(snapshots.link, kept.items))
+    return snapshots
+
+
+def put_snapshot(store: Store, kept: KeptSnapshot) -> None:
+    """Write it, whatever it says."""
     store.database.begin(barrier=True)
-    store.database.write("insert_snapshot", [row])
+    store._keep(kept)
     store.database.commit()
 
 

@@ -10,9 +10,12 @@ from attrs import frozen
 T = TypeVar("T", bound=Hashable)
 
 
-@frozen
+@frozen(eq=False)
 class GrowingSet(Generic[T]):
-    """An immutable set in parts, each at least twice as large as the next: log n parts for n items."""
+    """An immutable set in parts, each at least twice as large as the next: log n parts for n items.
+
+    Two are equal that hold the same, however it came into them.
+    """
 
     parts: tuple[frozenset[T], ...] = ()
 
@@ -24,6 +27,22 @@ class GrowingSet(Generic[T]):
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GrowingSet) and frozenset(self) == frozenset(other)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self))
+
+    @classmethod
+    def of(cls, items: frozenset[T]) -> GrowingSet[T]:
+        """The one that holds these."""
+        return cls((items,) if items else ())
+
+    def beyond(self, before: GrowingSet[T]) -> frozenset[T]:
+        """What it holds that `before` does not, found at little cost when it has grown out of that."""
+        shared = set(map(id, before.parts))
+        return frozenset(item for part in self.parts if id(part) not in shared for item in part if item not in before)
 
     def with_item(self, item: T) -> GrowingSet[T]:
         """A set that holds `item` as well. Copies log n items on average, where a plain frozenset copies all."""

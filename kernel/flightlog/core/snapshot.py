@@ -6,11 +6,14 @@ the same. So there is nothing in it that the rows do not say, and nothing may fo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from attrs import fields, frozen, has
 
+from flightlog.core.changed import changed
+from flightlog.core.growing_set import GrowingSet
 from flightlog.core.history import History, Outline
 from flightlog.core.limits import SNAPSHOT_CHARS_PER_ROW, SNAPSHOT_MIN_ROWS
 from flightlog.core.state import State
@@ -21,15 +24,56 @@ FORMAT: Final = 1
 
 @frozen(kw_only=True)
 class Snapshot:
-    """A session up to some row: its state, and its history but for the messages, which stand in their rows."""
+    """A session up to some row: its state but for the sets in it that only grow, its history but for the messages.
+
+    The messages stand in their rows, and what came into the sets is kept once, see `Items`.
+    """
 
     state: State
     history: Outline
 
 
+@frozen(kw_only=True)
+class Items:
+    """What came into those sets of a state that only grow. So a snapshot costs no more, the more is in them."""
+
+    questions: frozenset[int] = frozenset()
+    outcome_questions: frozenset[int] = frozenset()
+    letters: frozenset[str] = frozenset()
+    accepted: frozenset[str] = frozenset()
+    assigned: frozenset[str] = frozenset()
+    timer_names: frozenset[str] = frozenset()
+    checkpoints: frozenset[int] = frozenset()
+
+
+_SETS: Final = tuple(field.name for field in fields(Items))
+
+
 def taken(state: State, history: History) -> Snapshot:
     """The snapshot of a session that has come to `state`, with the messages of `history`."""
-    return Snapshot(state=state, history=history.outline())
+    return Snapshot(state=_with(state, dict.fromkeys(_SETS, GrowingSet())), history=history.outline())
+
+
+def added(state: State, before: State) -> Items:
+    """What came into the sets of `state` since it was `before`."""
+    now, then = _sets(state), _sets(before)
+    return Items(**{name: now[name].beyond(then[name]) for name in _SETS})
+
+
+def filled(state: State, items: Sequence[Items]) -> State:
+    """The `state` of a snapshot, once all `items` that came into its sets by then are in them."""
+    return _with(state, {name: GrowingSet.of(frozenset().union(*[getattr(i, name) for i in items])) for name in _SETS})
+
+
+def _sets(state: State) -> dict[str, GrowingSet[Any]]:
+    owners = {"checkpoints": state.task}
+    return {name: getattr(owners.get(name, state), name, GrowingSet()) for name in _SETS}
+
+
+def _with(state: State, sets: dict[str, GrowingSet[Any]]) -> State:
+    checkpoints, others = sets["checkpoints"], {name: sets[name] for name in _SETS if name != "checkpoints"}
+    task = changed(state.task, checkpoints=checkpoints) if state.task else None
+    return changed(state, task=task, **others)
 
 
 def is_due(rows: int, chars: int) -> bool:
@@ -56,7 +100,7 @@ def classes_in(hint: Any) -> dict[type, dict[str, Any]]:
 
 def shape() -> str:
     """A fingerprint of all that can stand in a snapshot: another one for other classes, fields, types or defaults."""
-    classes = classes_in(Snapshot)
+    classes = classes_in(tuple[Snapshot, Items])
     said = [
         (cls.__qualname__, field.name, repr(classes[cls][field.name]), repr(field.default))
         for cls in sorted(classes, key=lambda cls: cls.__qualname__)

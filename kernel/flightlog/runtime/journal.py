@@ -157,8 +157,8 @@ class Journal:
         self.reached = made.reached
         if made.barrier:
             self._durable = made.reached
-        if snapshot := made.rows[0].snapshot:
-            self._snapshots.kept(snapshot)
+        if made.rows[0].snapshot:
+            self._snapshots.kept()
         self.feed.publish(made.records)
         for record in made.records:
             self.history.add(record.event, record.seq)

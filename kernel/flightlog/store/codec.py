@@ -125,6 +125,17 @@ class SnapshotRow(NamedTuple):
     checksum: bytes
 
 
+class KeptSnapshot(NamedTuple):
+    """What is written of a snapshot: its row, and the `items` that came into the sets of its state.
+
+    They follow those that are in the file, or are all there are, if it `begins` anew.
+    """
+
+    row: SnapshotRow
+    items: str
+    begins: bool
+
+
 class Encoded(NamedTuple):
     """What one event adds to the tables: its row, large payloads, texts of deltas (at_ms, text).
 
@@ -134,7 +145,7 @@ class Encoded(NamedTuple):
     row: EventRow
     blobs: tuple[tuple[bytes, bytes], ...]
     pieces: tuple[tuple[int, str], ...]
-    snapshot: SnapshotRow | None = None
+    snapshot: KeptSnapshot | None = None
 
 
 class Undecodable(Exception):

@@ -15,7 +15,6 @@ import cattrs
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from flightlog.core.canonical import dumps_typed
-from flightlog.core.growing_set import GrowingSet
 from flightlog.core.history import Outline
 from flightlog.core.snapshot import Snapshot, shape
 from flightlog.store.codec import SnapshotRow, strict_converter
@@ -29,20 +28,24 @@ _Write = Callable[[Any], Any]
 _Read = Callable[[Any, Any], Any]
 
 
-def written(snapshot: Snapshot, key: int, uid: str, seq: int, digest: bytes) -> SnapshotRow:
-    """`snapshot` of row `seq`, whose digest is `digest`, as a row. Raises `BadPayload`."""
+def written(snapshot: Snapshot, key: int, uid: str, seq: int, digest: bytes, link: bytes) -> SnapshotRow:
+    """`snapshot` of row `seq`, whose digest is `digest`, as a row. Raises `BadPayload`.
+
+    `link` is that of all items which came into its sets.
+    """
     row = SnapshotRow(key, version(), seq, digest, text_of(snapshot), b"")
-    return row._replace(checksum=checksum(row, uid))
+    return row._replace(checksum=checksum(row, uid, link))
 
 
-def is_ours(row: SnapshotRow, uid: str) -> bool:
-    """Whether the code that runs wrote `row`, of the session with that uid, just as it stands there."""
-    return row.version == version() and row.checksum == checksum(row, uid)
+def linked(link: bytes, items: str) -> bytes:
+    """The digest of these items and those before, which have `link`; b"" is none."""
+    return sha256(link + items.encode()).digest()
 
 
-def read(row: SnapshotRow) -> Snapshot:
-    """The snapshot in `row`, which must be ours."""
-    return value_of(row.data, Snapshot)
+def checksum(row: SnapshotRow, uid: str, link: bytes) -> bytes:
+    """The checksum of `row` but for its own, for a session with that uid and the items with that link."""
+    stated = f"{row.session};{row.version};{uid};{row.seq};{row.digest.hex()};{link.hex()};{row.data}"
+    return sha256(stated.encode()).digest()
 
 
 def text_of(value: object) -> str:
@@ -54,12 +57,6 @@ def value_of(text: str, cls: type[V]) -> V:
     """The `cls` that was written so. Raises whatever json and cattrs raise."""
     value: V = _converter().structure(json.loads(text), cls)
     return value
-
-
-def checksum(row: SnapshotRow, uid: str) -> bytes:
-    """The checksum of `row` but for its own, for a session with that uid."""
-    stated = f"{row.session};{row.version};{uid};{row.seq};{row.digest.hex()};{row.data}"
-    return sha256(stated.encode()).digest()
 
 
 @cache
@@ -78,7 +75,6 @@ def _converter() -> cattrs.Converter:
     """The codec's, taught the collections that only a state has. Each comes back as it was."""
     converter = strict_converter()
     for kind, write, read_back in (
-        (GrowingSet, _write_growing_set, _read_growing_set),
         (frozenset, _write_frozenset, _read_frozenset),
         (Mapping, _write_mapping, _read_mapping),
         (tuple, _write_pair, _read_pair),
@@ -100,27 +96,14 @@ def _is_a(kind: type, hint: object) -> bool:
     return get_origin(hint) is kind and ... not in get_args(hint)
 
 
-def _write_growing_set(_: cattrs.Converter, hint: object) -> _Write:
-    if get_args(hint) == (int,):
-        return lambda value: [_gaps(sorted(part)) for part in value.parts]
-    return lambda value: [sorted(part) for part in value.parts]
-
-
-def _read_growing_set(converter: cattrs.Converter, hint: object) -> _Read:
-    if get_args(hint) == (int,):
-        return lambda parts, _: GrowingSet(tuple([frozenset(_summed(part)) for part in parts]))
-    read_part = converter.get_structure_hook(frozenset[get_args(hint)[0]])  # type: ignore[misc]
-    return lambda parts, _: GrowingSet(tuple([read_part(part, _) for part in parts]))
-
-
 def _write_frozenset(_: cattrs.Converter, hint: object) -> _Write:
-    return sorted
+    return (lambda items: _gaps(sorted(items))) if get_args(hint) == (int,) else sorted
 
 
-def _read_frozenset(converter: cattrs.Converter, hint: object) -> _Read:
-    (item,) = get_args(hint)
-    read_item = converter.get_structure_hook(item)
-    return lambda items, _: frozenset([read_item(each, item) for each in items])
+def _read_frozenset(_: cattrs.Converter, hint: object) -> _Read:
+    if get_args(hint) == (int,):
+        return lambda gaps, _: frozenset(_summed(gaps))
+    return lambda items, _: frozenset(_all(str, items))
 
 
 def _write_mapping(converter: cattrs.Converter, hint: object) -> _Write:
@@ -152,6 +135,10 @@ def _gaps(numbers: Iterable[int]) -> list[int]:
 
 
 def _summed(gaps: list[int]) -> Iterable[int]:
-    if type(gaps) is not list or not set(map(type, gaps)) <= {int}:
-        raise TypeError("expected a list of int")
-    return accumulate(gaps)
+    return accumulate(_all(int, gaps))
+
+
+def _all(kind: type[V], items: list[V]) -> list[V]:
+    if type(items) is not list or not set(map(type, items)) <= {kind}:
+        raise TypeError(f"expected a list of {kind.__name__}")
+    return items

@@ -7,16 +7,18 @@ none. So no snapshot has a log refused, and a log is refused for the same row an
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 
 from attrs import define, evolve
 
 from flightlog.core import snapshot
 from flightlog.core.history import History
 from flightlog.core.limits import READ_PAGE_ROWS
-from flightlog.core.state import State
-from flightlog.store.codec import EventRow, SnapshotRow
+from flightlog.core.snapshot import Snapshot
+from flightlog.core.state import EMPTY, State
+from flightlog.store.codec import EventRow, KeptSnapshot, SnapshotRow
 from flightlog.store.replay import Position, Replay, check_files, intact_record
-from flightlog.store.snapshot_codec import is_ours, read, written
+from flightlog.store.snapshot_codec import checksum, linked, text_of, value_of, version, written
 from flightlog.store.store import Store
 from flightlog_hookspecs.errors import BadPayload, LogCorrupt, SchemaTooNew, StoreError
 from flightlog_hookspecs.events import Event
@@ -24,29 +26,47 @@ from flightlog_hookspecs.events import Event
 
 @define
 class Snapshots:
-    """Those of one session: which row the newest stands for, 0 when there is none, and how large it is."""
+    """Those of one session: which row the newest stands for, 0 when there is none, and how large it is.
+
+    `state` is what the session was then, `link` that of all items that were kept of it.
+    """
 
     key: int
     uid: str
     seq: int = 0
     chars: int = 0
-    _next: SnapshotRow | None = None
+    state: State = EMPTY
+    link: bytes = b""
+    _next: tuple[KeptSnapshot, State] | None = None
 
-    def due(self, state: State, history: History, seq: int, digest: bytes) -> SnapshotRow | None:
+    def due(self, state: State, history: History, seq: int, digest: bytes) -> KeptSnapshot | None:
         """One of the session as it is now, up to row `seq`, if it is time. Say when it is `kept`."""
         if not snapshot.is_due(seq - self.seq, self.chars):
             return None
-        if self._next is None or self._next.seq != seq:  # an append may be made more than once
+        if self._next is None or self._next[0].row.seq != seq:  # an append may be made more than once
             try:
-                self._next = written(snapshot.taken(state, history), self.key, self.uid, seq, digest)
+                self._next = self.taken(state, history, seq, digest), state
             except BadPayload:  # words that are no JSON when they stand together
                 self.seq = seq
                 return None
-        return self._next
+        return self._next[0]
 
-    def kept(self, row: SnapshotRow) -> None:
-        """`row` is in the file."""
-        self.seq, self.chars, self._next = row.seq, len(row.data), None
+    def taken(self, state: State, history: History, seq: int, digest: bytes) -> KeptSnapshot:
+        """The one of the session as it is now. Raises `BadPayload`."""
+        items = text_of(snapshot.added(state, self.state))
+        made = snapshot.taken(state, history)
+        row = written(made, self.key, self.uid, seq, digest, linked(self.link, items))
+        return KeptSnapshot(row, items, begins=not self.link)
+
+    def kept(self) -> None:
+        """The one that was due is in the file."""
+        if self._next:
+            kept, self.state = self._next
+            self.found(kept.row, self.state, linked(self.link, kept.items))
+
+    def found(self, row: SnapshotRow, state: State, link: bytes) -> None:
+        """`row` is in the file, which stands for `state`, with the items of `link`."""
+        self.seq, self.chars, self.state, self.link, self._next = row.seq, len(row.data), state, link, None
 
 
 def restoring(store: Store, loaded: Replay, snapshots: Snapshots) -> Iterator[None]:
@@ -56,23 +76,27 @@ def restoring(store: Store, loaded: Replay, snapshots: Snapshots) -> Iterator[No
     Yields after each page of them. The rows behind the snapshot are still to be read.
     """
     try:
-        row = store.snapshot(snapshots.key)
-        last = store.row(row.session, row.seq) if row and is_ours(row, loaded.uid) else None
-        if row is None or last is None or last.digest != row.digest:
+        row, items = store.snapshot(snapshots.key), store.snapshot_items(snapshots.key)
+        link = reduce(linked, items, b"")
+        if row is None or row.version != version() or row.checksum != checksum(row, loaded.uid, link):
             return
-        found, shown, messages = read(row), evolve(loaded, files=set()), list[Event]()
+        last = store.row(row.session, row.seq)
+        if last is None or last.digest != row.digest:
+            return
+        found, shown, messages = value_of(row.data, Snapshot), evolve(loaded, files=set()), list[Event]()
         for start in range(0, len(found.history.rows), READ_PAGE_ROWS):
             page = found.history.rows[start : start + READ_PAGE_ROWS]
             messages += [_shown(store, shown, *each) for each in store.rows_at(row.session, page)]
             yield
         history = History.outlined(found.history, messages)
+        state = snapshot.filled(found.state, [value_of(text, snapshot.Items) for text in items])
     except Exception as error:
         if isinstance(error, StoreError) and not isinstance(error, (LogCorrupt, SchemaTooNew)):
             raise
         return  # if a row is at fault, it is named by reading all of them
-    loaded.state, loaded.history, loaded.files = found.state, history, shown.files
+    loaded.state, loaded.history, loaded.files = state, history, shown.files
     loaded.seq, loaded.digest = row.seq, row.digest
-    snapshots.kept(row)
+    snapshots.found(row, state, link)
 
 
 def _shown(store: Store, shown: Replay, row: EventRow, before: bytes) -> Event:

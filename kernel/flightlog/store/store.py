@@ -16,7 +16,7 @@ from typing import NamedTuple
 from attrs import frozen
 
 from flightlog.core.limits import READ_PAGE_ROWS, SLOW_SYNC_S
-from flightlog.store.codec import Encoded, EventRow, SnapshotRow
+from flightlog.store.codec import Encoded, EventRow, KeptSnapshot, SnapshotRow
 from flightlog.store.connection import Busy, Database, Row
 from flightlog.store.letter_codec import LetterRow
 from flightlog.store.log_file import LogFile, open_log_file, open_log_file_to_read
@@ -282,7 +282,14 @@ class Store:
                 texts = [(row.session, row.seq, i, at_ms, text) for i, (at_ms, text) in enumerate(pieces)]
                 self.database.write("insert_delta", texts)
             if snapshot:
-                self.database.write("insert_snapshot", [snapshot])
+                self._keep(snapshot)
+
+    def _keep(self, snapshot: KeptSnapshot) -> None:
+        row = snapshot.row
+        if snapshot.begins:
+            self.database.write("delete_snapshot_items", [(row.session,)])
+        self.database.write("insert_snapshot_items", [(row.session, row.seq, snapshot.items)])
+        self.database.write("insert_snapshot", [row])
 
     def key_of(self, session: str) -> SessionKey | None:
         """The key of session `session`, or None when there is no such session."""
@@ -317,6 +324,10 @@ class Store:
         """The newest snapshot of a session; None when there is none."""
         rows = self.read("snapshot_of", key)
         return SnapshotRow._make(rows[0]) if rows else None
+
+    def snapshot_items(self, key: int) -> list[str]:
+        """What came into the sets of its state, in the order in which it was kept."""
+        return [text for (text,) in self.read("snapshot_items_of", key)]
 
     def blob(self, digest: bytes) -> bytes:
         """The payload with sha256 `digest`, b"" when it is missing (its hash will not match)."""

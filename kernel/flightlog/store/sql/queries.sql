@@ -106,6 +106,12 @@ SELECT 1 FROM sqlite_schema WHERE name = 'snapshots'
 INSERT OR REPLACE INTO snapshots(session, version, seq, digest, data, checksum) VALUES(?,?,?,?,?,?)
 -- name: snapshot_of
 SELECT session, version, seq, digest, data, checksum FROM snapshots WHERE session = ?
+-- name: insert_snapshot_items
+INSERT OR REPLACE INTO snapshot_items(session, seq, data) VALUES(?,?,?)
+-- name: delete_snapshot_items
+DELETE FROM snapshot_items WHERE session = ?
+-- name: snapshot_items_of
+SELECT data FROM snapshot_items WHERE session = ? ORDER BY seq
 -- name: blob
 SELECT bytes FROM blobs WHERE digest = ?
 

@@ -9,3 +9,11 @@ CREATE TABLE IF NOT EXISTS snapshots(
   data     TEXT    NOT NULL,
   checksum BLOB    NOT NULL
 ) STRICT;
+
+-- The part of it that only grows, piece by piece: what came into the sets of the state from one snapshot to the next.
+CREATE TABLE IF NOT EXISTS snapshot_items(
+  session INTEGER NOT NULL,
+  seq     INTEGER NOT NULL,
+  data    TEXT    NOT NULL,
+  PRIMARY KEY(session, seq)
+) STRICT, WITHOUT ROWID;
