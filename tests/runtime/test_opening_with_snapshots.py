@@ -184,9 +184,11 @@ def test_without_one_all_rows_are_read_and_there_is_one_again(log: Path, reads: 
     assert snapshot_seq(log) >= rows, "taken with the row that opens the session"
 
 
-def test_a_file_that_lacks_the_table_gets_it_when_it_is_opened_to_write(log: Path) -> None:
+@pytest.mark.parametrize("lacking", [("snapshots", "snapshot_items"), ("snapshots",), ("snapshot_items",)])
+def test_a_file_that_lacks_the_tables_gets_them_when_it_is_opened_to_write(log: Path, lacking: tuple[str, ...]) -> None:
     with plain(log) as database:
-        database.execute("DROP TABLE snapshots")
+        for table in lacking:
+            database.execute(f"DROP TABLE {table}")
     rows = records_of(log)
     with flightlog.open_log(log, discover=False) as reader:
         assert reader.session("s").verify() == len(rows)

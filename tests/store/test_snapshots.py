@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_origin
 
@@ -19,7 +20,7 @@ from flightlog.core.changed import changed
 from flightlog.core.growing_set import GrowingSet
 from flightlog.core.history import History, Outline
 from flightlog.core.limits import SNAPSHOT_CHARS_PER_ROW, SNAPSHOT_MIN_ROWS
-from flightlog.core.snapshot import Items, Snapshot, added, classes_in, filled, is_due, shape, taken
+from flightlog.core.snapshot import Items, Snapshot, added, classes_in, filled, is_due, taken
 from flightlog.core.state import EMPTY, Call, State, Step
 from flightlog.core.task import Task
 from flightlog.core.timer import Timer
@@ -282,20 +283,47 @@ def test_one_of_other_code_another_session_or_another_log_is_as_good_as_none(sam
     assert sample.restored().seq == 30, "the attack itself: sealed like this, the true one is used"
 
 
-def test_other_code_gives_its_snapshots_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    @frozen
-    class Usage:
-        """As another version may have it."""
+@pytest.fixture
+def fresh_version() -> Iterator[None]:
+    """The version is found anew, and again afterwards."""
+    snapshot_codec.version.cache_clear()
+    yield
+    snapshot_codec.version.cache_clear()
 
-        input_tokens: int = 0
 
-    before = shape()
-    monkeypatch.setattr(snapshot, "classes_in", lambda hint: {**classes_in(hint), Usage: {"input_tokens": int}})
-    assert shape() != before
+@pytest.mark.parametrize("with_sources", [True, False])
+def test_other_code_gives_its_snapshots_another_version(
+    monkeypatch: pytest.MonkeyPatch,
+    fresh_version: None,
+    tmp_path: Path,
+    with_sources: bool,
+) -> None:
+    (tmp_path / "fold.py").write_text("def fold(): ..." * with_sources)
+    monkeypatch.setattr(snapshot_codec, "files", lambda _: tmp_path)
+
+    def version() -> str:
+        snapshot_codec.version.cache_clear()
+        return snapshot_codec.version()
+
+    before = version()
+    assert version() == before
+    if with_sources:
+        (tmp_path / "fold.py").write_text("def fold(): return 1")
+    else:
+        monkeypatch.setattr(snapshot, "classes_in", lambda hint: {**classes_in(hint), Another: {"tokens": int}})
+    assert version() != before
     monkeypatch.undo()
-    assert shape() == before
-    monkeypatch.setattr(snapshot, "FORMAT", snapshot.FORMAT + 1)
-    assert shape() != before
+    assert version() not in (before, "")
+    here = version()
+    monkeypatch.setattr(snapshot_codec, "FORMAT", 99)
+    assert version() != here
+
+
+@frozen
+class Another:
+    """A class that another version may keep."""
+
+    tokens: int = 0
 
 
 # ---------------------------------------------------------------- when the rows are not

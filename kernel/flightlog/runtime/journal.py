@@ -145,8 +145,9 @@ class Journal:
                 records.append(record)
                 rows.append(encoded)
         if records:
-            snapshot = self._snapshots.due(self.reached.state, self.history, self.reached.seq, self.reached.digest)
-            rows[0] = rows[0]._replace(snapshot=snapshot)
+            before = self.reached
+            if snapshot := self._snapshots.due(before.state, self.history, before.seq, before.digest):
+                rows[0] = rows[0]._replace(snapshot=snapshot)
             self.on_boundary("commit", self.session, seq)
         return Made(
             records=tuple(records), rows=rows, blobs=blobs, barrier=barrier, reached=Reached(state, seq, digest)

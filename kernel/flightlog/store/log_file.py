@@ -398,8 +398,8 @@ def _witness(path: str, locks: FileLocks, last_id: int, found: int | None) -> Wi
 
 
 def _add_snapshots(database: ApswDatabase, path: str) -> None:
-    """Give an older file the table that it lacks."""
-    if database.read("has_snapshots"):
+    """Give an older file the tables that it lacks."""
+    if not database.read("lacks_snapshots")[0][0]:
         return
 
     def add() -> bool:

@@ -16,7 +16,7 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 
 from flightlog.core.canonical import dumps_typed
 from flightlog.core.history import Outline
-from flightlog.core.snapshot import Snapshot, shape
+from flightlog.core.snapshot import FORMAT, Snapshot, shape
 from flightlog.store.codec import SnapshotRow, strict_converter
 from flightlog.version import __version__
 
@@ -61,13 +61,18 @@ def value_of(text: str, cls: type[V]) -> V:
 
 @cache
 def version() -> str:
-    """The code that folds, by a name: what other code wrote down may not be what this one comes to."""
-    told = sha256(shape().encode())
-    for package in _FOLDING:
-        for path in sorted(files(package).iterdir(), key=lambda path: path.name):
-            if path.name.endswith(".py"):
-                told.update(path.read_bytes())
-    return f"{__version__} {told.hexdigest()}"
+    """The code that folds, by a name: what other code wrote down may not be what this one comes to.
+
+    Its sources say it all, so nobody has to think of it. Where they are not at hand, its classes have to do.
+    """
+    sources = [
+        path.read_bytes()
+        for package in _FOLDING
+        for path in sorted(files(package).iterdir(), key=lambda path: path.name)
+        if path.name.endswith(".py")
+    ]
+    told = b"".join(sources) or shape().encode()
+    return f"{__version__} {FORMAT} {sha256(told).hexdigest()}"
 
 
 @cache

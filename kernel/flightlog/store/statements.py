@@ -43,7 +43,7 @@ def schema_sql() -> str:
 
 
 def snapshots_sql() -> str:
-    """The table that older files lack, unless it is there."""
+    """The tables that older files lack, each unless it is there."""
     return _read("snapshots.sql")
 
 

@@ -100,8 +100,8 @@ ORDER BY l.id
 SELECT coalesce(max(id), 0) FROM letters
 -- name: insert_blob
 INSERT INTO blobs(digest, bytes) SELECT ?1, ?2 WHERE NOT EXISTS(SELECT 1 FROM blobs WHERE digest = ?1)
--- name: has_snapshots
-SELECT 1 FROM sqlite_schema WHERE name = 'snapshots'
+-- name: lacks_snapshots
+SELECT count(*) < 2 FROM sqlite_schema WHERE name IN ('snapshots', 'snapshot_items')
 -- name: insert_snapshot
 INSERT OR REPLACE INTO snapshots(session, version, seq, digest, data, checksum) VALUES(?,?,?,?,?,?)
 -- name: snapshot_of
