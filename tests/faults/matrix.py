@@ -90,6 +90,7 @@ BUGS = (
     Bug(shortening.replacements_one_by_one, power_loss, "a long book", "P4", 30),
     Bug(shortening.normal_for_summaries, power_loss, "a long book", "P6", 30),
     Bug(shortening.compaction_of_a_dead_owner_still_open, power_loss, "a long book as a task", "P3 P4 P7", 53),
+    Bug(reading.snapshot_that_forgets, power_loss, "words", "P4", 1),
     Bug(saving.witness_of_what_a_killed_process_cached, nested, "cancelled", "P3", 52, seed=2),
     Bug(saying.words_under_the_last_owner_only, nested, "cancelled", "P4", 41, seed=4),
     Bug(saving.storage_error_swallowed, io_errors, "words", "P2 P3", 2),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from attrs import evolve
+
+from flightlog.core import snapshot
 from flightlog.core.fold import fold
+from flightlog.core.snapshot import Items
+from flightlog.core.state import State
 from flightlog.store import log_file, replay
 from flightlog.store.codec import EventRow
 from flightlog.store.replay import Replay
@@ -32,6 +37,18 @@ def bad_row_skipped() -> Iterator[None]:
             yield row, record
 
     with replaced(replay, "checking", lenient):
+        yield
+
+
+@contextmanager
+def snapshot_that_forgets() -> Iterator[None]:
+    """A session that is opened from a snapshot does not know which messages it has accepted before."""
+
+    def forgetful(state: State, items: Sequence[Items]) -> State:
+        return filled(state, [evolve(each, accepted=frozenset()) for each in items])
+
+    filled = snapshot.filled
+    with replaced(snapshot, "filled", forgetful):
         yield
 
 
