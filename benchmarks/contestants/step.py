@@ -51,8 +51,12 @@ class Pace:
         return self._left >= 0
 
 
+Resume = Callable[[Path], int | Callable[[], int]]
+"""Goes on in a folder; returns how many steps there were, or what finds out, if that takes time of its own."""
+
+
 class Contestant(NamedTuple):
     """Does step after step in a folder, and reads back in another process how many it did before it was killed."""
 
     run: Callable[[Path, Pace], None]
-    resume: Callable[[Path], int]
+    resume: Resume
