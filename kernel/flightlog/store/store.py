@@ -143,25 +143,28 @@ class Store:
 
         Returns the refusals by index: another owner has written to that session. Else as `commit`.
         """
-        refused: dict[int, Fenced] = {}
-        index = 0
+        everything = [encoded for append, _ in appends for encoded in append]
+        payloads = [blob for _, blobs in appends for blob in blobs]
 
         def enter() -> bool:
-            nonlocal index
-            for index, (append, blobs) in enumerate(appends):
-                if index not in refused:
-                    self._insert(append, blobs)
+            self._insert(everything, payloads)
             return True
 
-        # A refusal is rare, so the others simply begin again without it.
-        while len(refused) < len(appends):
-            try:
-                self._transact(enter, barrier=barrier)
-            except Fenced as error:
-                refused[index] = error
-            else:
-                break
-        return refused
+        try:
+            self._transact(enter, barrier=barrier)
+        except Fenced as error:
+            return {0: error} if len(appends) == 1 else self._commit_apart(appends, barrier=barrier)
+        return {}
+
+    def _commit_apart(
+        self, appends: Sequence[tuple[Sequence[Encoded], Sequence[Blob]]], *, barrier: bool
+    ) -> dict[int, Fenced]:
+        """As `commit_group`, each append by itself: some are refused, and SQLite does not say which."""
+        return {
+            index: error
+            for index, append in enumerate(appends)
+            for error in self.commit_group([append], barrier=barrier).values()
+        }
 
     def create_session(self, session: NewSession, *rows: Encoded, blobs: Sequence[Blob] = ()) -> bool:
         """Enter `session` with its first rows; False, and nothing done, when its name or uid is there already."""
