@@ -77,7 +77,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         (item,) = get_args(hint)
         items = st.frozensets(st.integers(1, 2**40) if item is int else values_of(item), max_size=9)
         return items if get_origin(hint) is frozenset else items.map(growing_set_of)
-    if get_origin(hint) is Mapping:
+    if get_origin(hint) in (Mapping, MappingProxyType):
         return st.dictionaries(*map(values_of, get_args(hint)), max_size=3).map(MappingProxyType)
     assert has(hint), f"no strategy for {hint}"
     hints = get_type_hints(hint)
@@ -105,7 +105,7 @@ def plainest(hint: Any) -> Any:
     if get_origin(hint) in (GrowingSet, frozenset):
         items = frozenset({plainest(get_args(hint)[0])})
         return items if get_origin(hint) is frozenset else GrowingSet((items,))
-    if get_origin(hint) is Mapping:
+    if get_origin(hint) in (Mapping, MappingProxyType):
         return MappingProxyType(dict([tuple(map(plainest, get_args(hint)))]))
     hints = get_type_hints(hint)
     return hint(**{field.name: plainest(hints[field.name]) for field in fields(hint)})

@@ -82,6 +82,7 @@ def _converter() -> cattrs.Converter:
     for kind, write, read_back in (
         (frozenset, _write_frozenset, _read_frozenset),
         (Mapping, _write_mapping, _read_mapping),
+        (MappingProxyType, _write_mapping, _read_mapping),
         (tuple, _write_pair, _read_pair),
     ):
         converter.register_unstructure_hook_factory(partial(_is_a, kind), partial(write, converter))
