@@ -57,7 +57,7 @@ def test_a_disk_that_fails_in_any_way_breaks_no_promise(script: Script, effort: 
 
 
 def test_without_remembering_what_the_same_rows_came_to_the_verdict_is_the_same() -> None:
-    remembering, forgetful = (run_power_loss(SCRIPTS[1], points=10, memo=memo) for memo in (True, False))
+    remembering, forgetful = (run_power_loss(SCRIPTS[1], points=20, memo=memo) for memo in (True, False))
     assert (remembering.faults, remembering.images) == (forgetful.faults, forgetful.images)
     assert remembering.drives < forgetful.drives == forgetful.images
     assert remembering.violations == forgetful.violations == []

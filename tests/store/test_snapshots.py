@@ -116,7 +116,13 @@ def test_a_snapshot_at_any_cut_and_the_rest_come_to_what_all_rows_come_to(log: L
 
 
 CLASSES = classes_in(tuple[Snapshot, Items])
-FIELDS = [(cls, field.name) for cls in CLASSES if cls is not GrowingSet for field in fields(cls)]
+FIELDS = [
+    (cls, field.name)
+    for cls in CLASSES
+    if cls is not GrowingSet
+    for field in fields(cls)
+    if (cls, field.name) != (FileBlock, "data")  # the bytes of a file are not in the log
+]
 
 
 def bare(value: Any) -> Any:
@@ -128,7 +134,7 @@ def bare(value: Any) -> Any:
     if isinstance(value, GrowingSet) or not has(type(value)):
         return value
     changes = {field.name: bare(getattr(value, field.name)) for field in fields(type(value))}
-    return evolve(value, **changes, **({"data": b""} if isinstance(value, FileBlock) else {}))
+    return evolve(value, **{**changes, "data": b""} if isinstance(value, FileBlock) else changes)
 
 
 def assert_comes_back(value: Any) -> None:

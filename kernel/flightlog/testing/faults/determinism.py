@@ -12,12 +12,14 @@ from typing import Any, Final
 
 import trio
 
+from flightlog.core import snapshot
 from flightlog.runtime import clock as kernel_clock
 from flightlog.runtime import committing, recovery
 from flightlog.runtime.clock import Clock
 from flightlog.store import log_file, store
 from flightlog.testing import fixed_clock
 
+_SNAPSHOT_ROWS: Final = 5
 _LIFE_US: Final = 3_600_000_000
 _START_US: Final = 1_700_000_000_000_000
 
@@ -97,6 +99,13 @@ def slow_disk() -> Iterator[None]:
             (store, "SLOW_SYNC_S", -1.0),
         )
     ):
+        yield
+
+
+@contextmanager
+def frequent_snapshots() -> Iterator[None]:
+    """Each session takes one after a handful of rows, so that there is one at every stage of a short life."""
+    with _replaced(((snapshot, "is_due", lambda rows, _: rows >= _SNAPSHOT_ROWS),)):
         yield
 
 

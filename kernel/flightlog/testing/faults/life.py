@@ -12,7 +12,6 @@ import trio
 from attrs import define, frozen
 
 from flightlog.api import Kernel, open_kernel
-from flightlog.core import snapshot
 from flightlog.runtime.clock import no_boundary
 from flightlog.runtime.error_groups import beside
 from flightlog.runtime.plugins import load_plugins
@@ -35,8 +34,6 @@ Row = tuple[Any, ...]
 
 _SUFFIXES: Final = {"db": "", "wal": "-wal", "journal": "-journal", "head": "-head"}
 _ALL: Final = 2**62
-_RULE: Final = "is_due"
-_SNAPSHOT_ROWS: Final = 5
 _HANGS_S: Final = 36_000.0
 """Of trio's clock, which jumps: who is not through by then waits for what never comes."""
 
@@ -173,17 +170,6 @@ def _leads(store: Store, name: str, key: SessionKey, seq: int) -> bool:
     return (told.seq, told.digest, told.state, told.history) == (seq, read.digest, read.state, read.history)
 
 
-@contextmanager
-def frequent_snapshots() -> Iterator[None]:
-    """Have each session take one after a handful of rows, so that there is one at every stage of a short life."""
-    before = snapshot.is_due
-    setattr(snapshot, _RULE, lambda rows, _: rows >= _SNAPSHOT_ROWS)
-    try:
-        yield
-    finally:
-        setattr(snapshot, _RULE, before)
-
-
 def _rows(store: Store) -> list[Row]:
     return [(row[-1], *row[:-1]) for row in store.read("events_by_id", 0, _ALL)]
 
@@ -231,7 +217,7 @@ async def live(path: str, workload: Workload, world: World, *, seed: int, number
     """Let a kernel on `path` work through `workload`."""
     reseed(seed)
     world.workspace, world.life = workspace_of(path), number
-    with world.watching(), frequent_snapshots(), trio.move_on_after(_HANGS_S) as patience:
+    with world.watching(), trio.move_on_after(_HANGS_S) as patience:
         async with open_kernel(
             path,
             discover=False,
@@ -260,7 +246,6 @@ async def recovered(
     kernel = Kernel(store, Registry(outer=registry), "", clock_of(number), no_boundary)
     try:
         async with AsyncExitStack() as sessions:
-            sessions.enter_context(frequent_snapshots())
             await sessions.enter_async_context(beside(kernel.deliver))
             for name in names:
                 await sessions.enter_async_context(

@@ -23,7 +23,7 @@ from attrs import define, field, frozen
 from flightlog.store import locks, log_file, new_file, replacing, witness
 from flightlog.store.connection import ApswDatabase, Busy
 from flightlog.store.statements import statements
-from flightlog.testing.faults.determinism import slow_disk
+from flightlog.testing.faults.determinism import frequent_snapshots, slow_disk
 from flightlog.testing.faults.disk import WORKSPACE, Kind, Op
 
 _NAMES: Final = {"": "db", "-wal": "wal", "-journal": "journal", "-head": "head"}
@@ -333,10 +333,12 @@ def checkpoints_every(pages: int) -> Iterator[None]:
 def disk_of(seed: int) -> Iterator[None]:
     """Checkpoints in the middle of a short run, at other places for other seeds: each one hides what is not synced.
 
-    For every second seed the disk is a slow one, which commits do not wait for.
+    For every second seed the disk is a slow one, which commits do not wait for. For every third there are snapshots:
+    not for all, as then they are half of what is written, and so half of where it is interrupted.
     """
     with (
         checkpoints_every(_CHECKPOINT_PAGES[seed % len(_CHECKPOINT_PAGES)]),
         slow_disk() if seed % 2 else nullcontext(),
+        nullcontext() if seed % 3 else frequent_snapshots(),
     ):
         yield
