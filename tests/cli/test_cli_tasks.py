@@ -10,10 +10,12 @@ from signal import SIGINT, SIGKILL, SIGTERM
 from typing import TYPE_CHECKING
 
 import pytest
+import trio
 import working_plugin
 
 import flightlog
 from flightlog.events import SessionOpened, TaskState, ToolCall, TurnEnd
+from support.children import until
 
 if TYPE_CHECKING:
     from flightlog_process import Shell
@@ -40,6 +42,11 @@ def effects(shell: Shell) -> list[list[str]]:
     """(pid, task, invocation id) of each body that began."""
     path = shell.folder / "effects"
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def until_begun(shell: Shell, bodies: int) -> None:
+    """Wait until so many bodies have begun: a call stands in the log before its own does."""
+    trio.run(until, lambda: len(effects(shell)) >= bodies)
 
 
 def submit(shell: Shell, goal: str, *, task: str = "t", **wish: int) -> None:
@@ -214,6 +221,7 @@ def test_a_worker_that_is_killed_leaves_its_task_to_another_one(working: Shell) 
     submit(working, "note crawl note")
     with working.held("work", "--json") as held:
         held.lines_until("tool/call", "crawl")
+        until_begun(working, 2)
         held.interrupt(SIGKILL)
         held.finished()
     work_here(working)
@@ -265,6 +273,7 @@ def test_a_second_signal_cuts_off_what_runs_and_leaves_it_in_doubt(working: Shel
     submit(working, "crawl note")
     with working.held("work", "--json") as held:
         held.lines_until("tool/call", "crawl")
+        until_begun(working, 1)
         held.interrupt()
         held.complaints_until("once more cuts them off")
         held.interrupt()
