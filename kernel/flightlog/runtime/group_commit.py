@@ -54,7 +54,7 @@ class _Entry:
 
     writer: Writer
     make: Callable[[], Made]
-    made: Made | None = None
+    made: Made | None = None  # once it is committed
     error: BaseException | None = None
     settled: bool = False
     _told: trio.Event | None = None
@@ -147,8 +147,7 @@ class GroupCommit:
     def _commit(self) -> None:
         """Commit the first of what waits of each session as one. Raises `Busy` when nothing was done."""
         try:
-            made = self._made()
-            if made:
+            if made := self._made():
                 appends = [(one.rows, one.blobs) for _, one in made]
                 refused = self.store.commit_group(appends, barrier=any(one.barrier for _, one in made))
                 for index, (entry, one) in enumerate(made):
@@ -157,7 +156,7 @@ class GroupCommit:
                         entry.settle(refused[index])
                 self._committed = [entry for entry, _ in made if not entry.settled]
         finally:
-            self._waiting = [entry for entry in self._waiting if not (entry.settled or entry in self._committed)]
+            self._waiting = [entry for entry in self._waiting if not entry.settled and entry.made is None]
         if not self.store.owes_sync:
             self._accept()
         if self._committed or self.store.is_full:
