@@ -52,7 +52,7 @@ class LogFile:
         self.database = database
         self.locks = locks
         self._witness = witness
-        self._connection = database
+        self._connection = database  # the real one, also where tests put another in front of it
         self._copying: ApswDatabase | None = None
         self._in_place = Watched(path, f"{path}-wal", f"{path}-shm")
         if self._in_place.first[0] != locks.identity():
@@ -399,37 +399,31 @@ def _witness(path: str, locks: FileLocks, last_id: int, found: int | None) -> Wi
 
 def _add_snapshots(database: ApswDatabase, path: str) -> None:
     """Give an older file the tables that it lacks."""
-    if not database.read("lacks_snapshots")[0][0]:
-        return
-
-    def add() -> bool:
-        try:
-            database.begin(barrier=True)
-        except Busy:
-            return False
-        database.script(snapshots_sql())
-        database.commit()
-        return True
-
-    _wait(add, path)
+    if database.read("lacks_snapshots")[0][0]:
+        _write(database, path, lambda: database.script(snapshots_sql()))
 
 
 def _mark_open(database: ApswDatabase, path: str) -> None:
     if database.read("is_open")[0][0]:
         return
+    _write(database, path, lambda: database.write("set_open", [(1,)]))
+    # The mark must stand in the main file itself before anything is acknowledged.
+    database.read("checkpoint_passive")
 
-    def mark() -> bool:
+
+def _write(database: ApswDatabase, path: str, work: Callable[[], object]) -> None:
+    """Commit what `work` writes, durably, once nobody else writes."""
+
+    def attempt() -> bool:
         try:
             database.begin(barrier=True)
         except Busy:
             return False
-        database.write("set_open", [(1,)])
+        work()
         database.commit()
         return True
 
-    _wait(mark, path)
-    # The mark must stand in the main file itself before anything is acknowledged.
-    database.read("checkpoint_passive")
+    _wait(attempt, path)
 
 
 def _wait(attempt: Callable[[], bool], path: str) -> None:

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from attrs import frozen
 
@@ -49,7 +49,7 @@ class _Barriers:
     last_id: int = 0
 
 
-_WEIGHT = 1 / 4
+_WEIGHT: Final = 1 / 4
 """Of the newest sync in the mean of how long they take."""
 
 
@@ -255,26 +255,23 @@ class Store:
         One at a time: the system tells only one of two of a write that failed.
         """
         with self._syncing:
-            if not self.owes_sync:
-                return
-            self.check_alive(in_place=False)  # that is looked up on the loop's thread only
-            barriers, began = self._committed, time.monotonic()
-            try:
-                self._file.sync()
-            except StoreError as error:
-                raise self.stop(error) from error.__cause__
-            self._reached(barriers, time.monotonic() - began)
+            if self.owes_sync:
+                barriers, began = self._committed, time.monotonic()
+                self._or_stop(self._file.sync)
+                self._reached(barriers, time.monotonic() - began)
 
     def begin_wal_anew(self) -> None:
         """Copy the -wal back into the file. From any thread. Raises `StoreError`, and has stopped."""
         with self._syncing:
-            if not self.is_full:
-                return
-            self.check_alive(in_place=False)
-            try:
-                self._file.begin_wal_anew()
-            except StoreError as error:
-                raise self.stop(error) from error.__cause__
+            if self.is_full:
+                self._or_stop(self._file.begin_wal_anew)
+
+    def _or_stop(self, work: Callable[[], None]) -> None:
+        self.check_alive(in_place=False)  # whether it is in place is looked up on the loop's thread only
+        try:
+            work()
+        except StoreError as error:
+            raise self.stop(error) from error.__cause__
 
     def _insert(self, append: Sequence[Encoded], blobs: Sequence[Blob]) -> None:
         if blobs := [*blobs, *(blob for encoded in append for blob in encoded.blobs)]:
