@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 import flightlog
 from flightlog import Session, tool
 from flightlog.core.state import State
+from flightlog.store.connection import Row, Value
 from flightlog.testing import Attempts, Bundle, Cue, FakeModel, calls, words
 from flightlog_hookspecs import Finish, Head, Message, PromptSection, TextBlock, Tool
-from flightlog_hookspecs.errors import InvariantViolation, ProviderError
+from flightlog_hookspecs.errors import InvariantViolation, ProviderError, StoreError, StoreStopped
 from flightlog_hookspecs.events import RequestHeader, RequestSent, ToolResult, TurnEnd, UserMessage
+from support.faulty_database import FaultyDatabase
 from support.kernels import SOON, events_of, opened, records_of, session_of, verified
 from support.memory_folder import subfolder
 
@@ -192,6 +194,63 @@ async def test_a_request_that_differs_from_the_log_is_not_sent(
     async with session_of(tmp_path / "a.db", model, look) as session:
         await session.followup("again")
         assert (await session.run()).reason == "completed"
+    assert verified(tmp_path / "a.db", model)
+
+
+Lie = Callable[[list[Row]], list[Row]]
+
+
+def brings_less(rows: list[Row]) -> list[Row]:
+    return rows[:-1]
+
+
+def brings_more(rows: list[Row]) -> list[Row]:
+    return [*rows, rows[-1]]
+
+
+def brings_other_words(rows: list[Row]) -> list[Row]:
+    place, position, kind, text, data = rows[-1]
+    return [*rows[:-1], (place, position, kind, "?" * len(text), data)]
+
+
+def brings_nonsense(rows: list[Row]) -> list[Row]:
+    return [*rows[:-1], (*rows[-1][:-1], "{")]
+
+
+@pytest.mark.parametrize(
+    ("name", "lie", "at"),
+    [("event_at", brings_less, 0)]
+    + [
+        ("messages_between", lie, at)
+        for lie in (brings_less, brings_more, brings_other_words, brings_nonsense)
+        for at in (0, 1)
+    ],
+)
+async def test_a_read_that_lies_stops_the_kernel_and_does_not_end_the_turn(
+    tmp_path: Path, name: str, lie: Lie, at: int
+) -> None:
+    """SQLite keeps what a read brought, so the lie lasts as long as the connection; the log is whole."""
+    model = FakeModel([calls(("look", {"at": "sky"})), words("It is blue.")])
+    async with session_of(tmp_path / "a.db", model, look) as session:
+        store = session._journal.store
+
+        class Lying(FaultyDatabase):
+            def read(self, query: str, *arguments: Value) -> list[Row]:
+                rows = super().read(query, *arguments)
+                return lie(rows) if query == name and len(model.requests) == at else rows
+
+        store.database = Lying(store.database)
+        await session.followup("hi")
+        with pytest.raises(StoreError, match="something else than the log holds"):
+            await session.run()
+        assert store.stopped
+        with pytest.raises(StoreStopped):
+            await session.followup("more")
+    assert len(model.requests) == at
+    assert not events_of(tmp_path / "a.db", TurnEnd)
+    async with session_of(tmp_path / "a.db", model, look, on_crash="continue") as session:
+        assert (await session.run()).text == "It is blue."
+    assert [end.reason for end in events_of(tmp_path / "a.db", TurnEnd)] == ["completed"]
     assert verified(tmp_path / "a.db", model)
 
 

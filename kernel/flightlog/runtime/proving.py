@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import closing
+
 import trio
 
 from flightlog.core.history import EncodedRequest, Place
@@ -11,8 +14,9 @@ from flightlog.runtime.journal import Journal
 from flightlog.runtime.plugins import bound_thinking, encoder
 from flightlog.store.codec import Undecodable, decode_message
 from flightlog.store.replay import lone_record, whole
+from flightlog.store.store import Store
 from flightlog_hookspecs.adapters import Adapter
-from flightlog_hookspecs.errors import LogCorrupt
+from flightlog_hookspecs.errors import InvariantViolation, LogCorrupt, StoreError
 from flightlog_hookspecs.events import Head, Message, RequestHeader
 
 
@@ -27,6 +31,8 @@ class Proof:
     async def encoded(self, adapter: Adapter, head: Head) -> EncodedRequest:
         """The request that is about to be sent. Raises `InvariantViolation` unless the log yields the same.
 
+        Raises `StoreError`, and has stopped the store, when it does so only on a second look: a read has lied.
+
         In pages, with a look at the rest of the world in between: the first request after an opening
         covers the whole conversation. Nothing that a model sees is written meanwhile.
         """
@@ -36,14 +42,12 @@ class Proof:
         if encoded is None or (encoded.head, encoded.rewritten_at) != (head, rewritten_at):
             # A new head generation, or a shorter context: compared and encoded afresh.
             encoded = EncodedRequest(head, encoder(adapter), rewritten_at, bound_thinking(adapter))
-        header = self._logged_header()
         while True:
             known = len(encoded.messages)
             page = journal.history.page(known, PROVE_PAGE_MESSAGES)
             after = journal.history.place(known - 1) if known else 0
             is_last = known + len(page) == len(journal.history)
-            logged = self._in_log(after, None if is_last else page[-1][0][0])
-            assert_request_reconstructable(header, head, page, logged)
+            logged = self._proven(head, page, after, None if is_last else page[-1][0][0])
             for (place, message), (_, read) in zip(page, logged, strict=True):
                 encoded.add(place, message, whole(journal.store, journal.session, read))
             if is_last:
@@ -52,20 +56,47 @@ class Proof:
         self._encoded = encoded
         return encoded
 
-    def _logged_header(self) -> RequestHeader | None:
+    def _proven(
+        self, head: Head, page: Sequence[tuple[Place, Message]], after: int, up_to: int | None
+    ) -> list[tuple[Place, Message]]:
+        """What the log says of `page`, which is the same.
+
+        A read may bring less than was there, and no error: what SQLite keeps of it is wrong from then on, so a verdict
+        that would end the turn for good is not given before a connection that keeps nothing has looked as well.
+        """
+        store, session = self._journal.store, self._journal.session
+        try:
+            return self._compared(store, head, page, after, up_to)
+        except (InvariantViolation, LogCorrupt) as error:
+            with closing(Store.open_to_read(store.path)) as afresh:
+                self._compared(afresh, head, page, after, up_to)
+            lied = (
+                f"{store.path}: a read for session {session!r} brought something else than the log holds, "
+                "as a second look shows. Nothing more is written; check the disk, then reopen to resume."
+            )
+            raise store.stop(StoreError(lied)) from error
+
+    def _compared(
+        self, store: Store, head: Head, page: Sequence[tuple[Place, Message]], after: int, up_to: int | None
+    ) -> list[tuple[Place, Message]]:
+        logged = self._in_log(store, after, up_to)
+        assert_request_reconstructable(self._logged_header(store), head, page, logged)
+        return logged
+
+    def _logged_header(self, store: Store) -> RequestHeader | None:
         """The header in force as the log has it, read once per generation; None when there is none."""
         journal = self._journal
         header = journal.state.header
         if header is None or header is not self._proven_header:
-            row = journal.store.row(journal.key, journal.state.header_seq)
-            event = lone_record(journal.store, journal.session, row).event if row else None
+            row = store.row(journal.key, journal.state.header_seq)
+            event = lone_record(store, journal.session, row).event if row else None
             if event != header or not isinstance(event, RequestHeader):
                 return event if isinstance(event, RequestHeader) else None
             self._proven_header = header
         return header
 
-    def _in_log(self, after_place: int, up_to_place: int | None) -> list[tuple[Place, Message]]:
-        store, session = self._journal.store, self._journal.session
+    def _in_log(self, store: Store, after_place: int, up_to_place: int | None) -> list[tuple[Place, Message]]:
+        session = self._journal.session
         rows = store.read("messages_between", session, after_place, up_to_place)
         try:
             return [
