@@ -241,7 +241,7 @@ async def test_a_read_that_lies_stops_the_kernel_and_does_not_end_the_turn(
 
         store.database = Lying(store.database)
         await session.followup("hi")
-        with pytest.raises(StoreError, match="something else than the log holds"):
+        with pytest.raises(StoreError, match="something else than the file holds"):
             await session.run()
         assert store.stopped
         with pytest.raises(StoreStopped):

@@ -46,6 +46,7 @@ from flightlog.runtime.child_run import LATE, Halt, cancel_when, halt_when, run_
 from flightlog.runtime.error_groups import described
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.mailbox import Mailbox
+from flightlog.runtime.second_look import check_refused
 from flightlog_hookspecs.errors import (
     Fenced,
     InvariantViolation,
@@ -265,6 +266,7 @@ class Children:
                 await run_until(child, partial(cancel_when, child, stopped, limit_s))
                 return self._outcome(task, journal)
         except (SessionBusy, Fenced, LogCorrupt, SchemaTooNew, UsageError) as error:
+            self._check_refused(task, error)
             return self._failed(task, error)
 
     def _begin(
@@ -348,8 +350,14 @@ class Children:
         except Exception as error:
             if isinstance(error, StoreError) and not isinstance(error, (LogCorrupt, SchemaTooNew)):
                 raise
+            self._check_refused(task, error)
             if not self._leaving.is_set():
                 await self._settle(self._failed(task, error))
+
+    def _check_refused(self, task: SubagentSpawned, error: Exception) -> None:
+        """Raise the storage fault that a child is said to be damaged by, unless its log is: then that is its end."""
+        if isinstance(error, LogCorrupt):
+            check_refused(self._journal.store, task.child, error)
 
     def _outcome(self, task: SubagentSpawned, journal: Journal, cause: str = "") -> SubagentSettled:
         words = last_words(journal.history.messages(), keyed_id(task.invocation_id))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 
 import trio
 
@@ -12,11 +11,12 @@ from flightlog.core.limits import PROVE_PAGE_MESSAGES
 from flightlog.core.request import assert_request_reconstructable
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.plugins import bound_thinking, encoder
+from flightlog.runtime.second_look import lied
 from flightlog.store.codec import Undecodable, decode_message
 from flightlog.store.replay import lone_record, whole
 from flightlog.store.store import Store
 from flightlog_hookspecs.adapters import Adapter
-from flightlog_hookspecs.errors import InvariantViolation, LogCorrupt, StoreError
+from flightlog_hookspecs.errors import InvariantViolation, LogCorrupt
 from flightlog_hookspecs.events import Head, Message, RequestHeader
 
 
@@ -59,29 +59,17 @@ class Proof:
     def _proven(
         self, head: Head, page: Sequence[tuple[Place, Message]], after: int, up_to: int | None
     ) -> list[tuple[Place, Message]]:
-        """What the log says of `page`, which is the same.
+        """What the log says of `page`, which is the same. A verdict that it is not ends the turn for good."""
 
-        A read may bring less than was there, and no error: what SQLite keeps of it is wrong from then on, so a verdict
-        that would end the turn for good is not given before a connection that keeps nothing has looked as well.
-        """
-        store, session = self._journal.store, self._journal.session
+        def look(store: Store) -> list[tuple[Place, Message]]:
+            logged = self._in_log(store, after, up_to)
+            assert_request_reconstructable(self._logged_header(store), head, page, logged)
+            return logged
+
         try:
-            return self._compared(store, head, page, after, up_to)
+            return look(self._journal.store)
         except (InvariantViolation, LogCorrupt) as error:
-            with closing(Store.open_to_read(store.path)) as afresh:
-                self._compared(afresh, head, page, after, up_to)
-            lied = (
-                f"{store.path}: a read for session {session!r} brought something else than the log holds, "
-                "as a second look shows. Nothing more is written; check the disk, then reopen to resume."
-            )
-            raise store.stop(StoreError(lied)) from error
-
-    def _compared(
-        self, store: Store, head: Head, page: Sequence[tuple[Place, Message]], after: int, up_to: int | None
-    ) -> list[tuple[Place, Message]]:
-        logged = self._in_log(store, after, up_to)
-        assert_request_reconstructable(self._logged_header(store), head, page, logged)
-        return logged
+            raise lied(self._journal.store, look) from error
 
     def _logged_header(self, store: Store) -> RequestHeader | None:
         """The header in force as the log has it, read once per generation; None when there is none."""

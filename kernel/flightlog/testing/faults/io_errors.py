@@ -43,10 +43,8 @@ _NO_FAULT: Final = Plan(at=-1, fault="io")
 _RECOVERIES: Final = 2
 """So many places of the run are killed to have recoveries that meet faults."""
 
-_OF_A_LIE: Final = (Stuck, UsageError)
+_OF_A_LIE: Final = (InvariantViolation, Stuck, UsageError)
 """What a host may be told beside our storage errors when a read has brought less than was there, and no error."""
-_OF_LIES: Final = (*_OF_A_LIE, InvariantViolation)
-"""The same, when all reads do."""
 
 
 def run_io_errors(
@@ -146,18 +144,20 @@ class _Hunt:
         """Live with a fault, die of it or not, and live again without."""
         self.report.faults[f"{plan.fault}{' for good' if plan.for_good else ''}"] += 1
         world, lied = World(list(start.facts)), plan.fault == "short"
+        told: BaseException | None = None
         try:
             await self._lived(start, plan, world)
         except BaseException as error:
-            cause = leaf(error)
-            self.report.refusals[type(cause).__name__] += 1
-            excused = (_OF_LIES if plan.for_good else _OF_A_LIE) if lied else ()
-            if not isinstance(cause, (StoreError, *excused)):
+            told = leaf(error)
+            self.report.refusals[type(told).__name__] += 1
+            if not isinstance(told, StoreError) and not (lied and isinstance(told, _OF_A_LIE)):
                 self._add(start, plan, [refused(error)])
         self._add(start, plan, oracles.fail_stop(world.ledger[len(start.facts) :]))
         files = self.bench.photograph()
         if lied and self._is_damaged(files):
             return
+        if isinstance(told, InvariantViolation) and not plan.for_good and not self._is_malformed(files):
+            self._add(start, plan, [refused(told)])  # who looks twice finds a single lie out
         number = 1 + (start.killed_at is not None)
         broken = await self._judged(files, world.ledger, number)
         golden = Golden.of(self.workload.name, self.seed, number, files, world.ledger)
