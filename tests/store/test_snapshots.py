@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_origin
@@ -20,7 +19,7 @@ from flightlog.core.changed import changed
 from flightlog.core.growing_set import GrowingSet
 from flightlog.core.history import History, Outline
 from flightlog.core.limits import SNAPSHOT_CHARS_PER_ROW, SNAPSHOT_MIN_ROWS
-from flightlog.core.snapshot import Items, Snapshot, added, classes_in, filled, is_due, taken
+from flightlog.core.snapshot import NOTHING_KEPT, SETS, Items, Snapshot, classes_in, filled, is_due, taken
 from flightlog.core.state import EMPTY, Call, State, Step
 from flightlog.core.task import Task
 from flightlog.core.timer import Timer
@@ -112,7 +111,7 @@ def test_a_snapshot_at_any_cut_and_the_rest_come_to_what_all_rows_come_to(log: L
         whole = opened.finished(opened.nothing())
         assert told(opened.finished(restored)) == told(whole)
         # One that is taken of what a snapshot has brought is the same as well: they do not drift.
-        assert taken(restored.state, restored.history) == taken(whole.state, whole.history)
+        assert taken(restored.state, restored.history, NOTHING_KEPT) == taken(whole.state, whole.history, NOTHING_KEPT)
 
 
 CLASSES = classes_in(tuple[Snapshot, Items])
@@ -164,18 +163,39 @@ def test_all_sets_that_only_grow_are_kept_piece_by_piece() -> None:
     growing = {
         field.name for cls in CLASSES for field in fields(cls) if get_origin(CLASSES[cls][field.name]) is GrowingSet
     }
-    assert growing == {field.name for field in fields(Items)}
+    assert growing == set(SETS)
 
 
 @given(log=legal_logs(), data=st.data())
 def test_what_came_into_them_piece_by_piece_is_what_is_in_them(log: LegalLog, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.sampled_from(log.cuts), min_size=1, max_size=6)))
-    states = [EMPTY, *(folded(log.records[:cut]) for cut in cuts)]
-    pieces = [added(after, before) for before, after in pairwise(states)]
-    assert filled(taken(states[-1], History()).state, pieces) == states[-1]
-    for field in fields(Items):
-        items = [item for piece in pieces for item in getattr(piece, field.name)]
-        assert len(items) == len(set(items)), "each is kept once"
+    kept, pieces = NOTHING_KEPT, list[Items]()
+    for cut in cuts:
+        state, history = folded(log.records[:cut]), History()
+        for record in log.records[:cut]:
+            history.add(record.event, record.seq)
+        last, items, kept = taken(state, history, kept)
+        pieces.append(items)
+        assert filled(last, pieces) == (state, history.outline(), kept)
+    for name in SETS:
+        items_of = [item for piece in pieces for item in getattr(piece, name)]
+        assert len(items_of) == len(set(items_of)), "each is kept once"
+    rows = [row for piece in pieces if piece.messages.rewritten_at == kept.rewritten_at for row in piece.messages.rows]
+    assert len(rows) == len(set(rows)) == kept.messages
+    event(f"{len(rows) // 5 * 5} messages or more kept so")
+
+
+def test_a_snapshot_of_a_long_conversation_is_no_larger_than_one_of_a_short_one() -> None:
+    """The messages that stay where they are, all but those since the last answer, are not written again."""
+    sizes, pieces, kept, history = list[int](), list[int](), NOTHING_KEPT, History()
+    for number in range(1, 5_001):
+        history.add(AssistantMessage(attempt=1, content=(TextBlock(text="so"),), finish="stop"), number)
+        if number % 1_000 == 0:
+            last, items, kept = taken(EMPTY, history, kept)
+            sizes.append(len(last.history.rows))
+            pieces.append(len(items.messages.rows))
+    assert sizes == [1, 1, 1, 1, 1]
+    assert pieces == [999, 1_000, 1_000, 1_000, 1_000]
 
 
 def test_the_classes_are_those_of_the_state_and_of_what_is_in_it() -> None:
@@ -271,6 +291,12 @@ def test_one_of_other_code_another_session_or_another_log_is_as_good_as_none(sam
         assert old in kept.row.data
         return sealed(data=kept.row.data.replace(old, new, 1))
 
+    def with_items(old: str, new: str) -> KeptSnapshot:
+        assert old in kept.items
+        items = kept.items.replace(old, new, 1)
+        checksum = snapshot_codec.checksum(kept.row, uid, snapshot_codec.linked(b"", items))
+        return kept._replace(row=kept.row._replace(checksum=checksum), items=items)
+
     others = {
         "other code": sealed(version=f"{kept.row.version[:-1]}x"),
         "another session": sealed("another"),
@@ -278,9 +304,12 @@ def test_one_of_other_code_another_session_or_another_log_is_as_good_as_none(sam
         "a row that is not there yet": sealed(seq=99),
         "another form": with_data('"state":{', '"state":{"more":1,'),
         "no JSON": with_data("}}", "}"),
-        "rows of no messages": with_data('"rows":[8,', '"rows":[7,'),
-        "rows that are not there": with_data('"rows":[8,', '"rows":[8,900,'),
+        "a row of no message": with_data('"rows":[30', '"rows":[29'),
+        "a row that is in no file": with_data('"rows":[30', '"rows":[30,900'),
         "a message too many": with_data('"numbers":[', '"numbers":[1,'),
+        "rows of no messages": with_items('"rows":[8,', '"rows":[7,'),
+        "rows that are not there": with_items('"rows":[8,', '"rows":[8,900,'),
+        "messages too many": with_items('"numbers":[', '"numbers":[1,'),
     }
     for why, other in others.items():
         put_snapshot(sample.store, other)

@@ -124,9 +124,9 @@ def keep_snapshot(store: Store, name: str, *seqs: int) -> Snapshots:
     for seq in seqs or [10**9]:
         while read.seq < seq and next(rows, None):
             pass
-        kept = snapshots.taken(read.state, read.history, read.seq, read.digest)
+        kept, items = snapshots.taken(read.state, read.history, read.seq, read.digest)
         put_snapshot(store, kept)
-        snapshots.found(kept.row, read.state, linked(snapshots.link, kept.items))
+        snapshots.found(kept.row, items, linked(snapshots.link, kept.items))
     return snapshots
 
 

@@ -71,15 +71,25 @@ def _seen(block: Block) -> list[str]:
 
 @frozen(kw_only=True)
 class Outline:
-    """A history without its messages: their `rows` in order, and the `numbers` of those that are no results.
+    """Some of a history without the messages: their `rows` in order, and the `numbers` of those that are no results.
 
-    `said` messages were said in all. This is all that the messages, which are in the log, do not say themselves.
+    Of the history that was `rewritten_at` that row, in which `said` messages were said by the last of these at least.
+    This is all that the messages, which are in the log, do not say themselves.
     """
 
     rows: tuple[int, ...] = ()
     numbers: tuple[int, ...] = ()
     said: int = 0
     rewritten_at: int = 0
+
+    def joined(self, before: Sequence[Outline]) -> Outline:
+        """It and what stands `before` it, of which only those count that are of the same history."""
+        parts = [*(each for each in before if each.rewritten_at == self.rewritten_at), self]
+        return evolve(
+            self,
+            rows=tuple([row for part in parts for row in part.rows]),
+            numbers=tuple([number for part in parts for number in part.numbers]),
+        )
 
 
 @define
@@ -117,14 +127,25 @@ class History:
         if place[0] != seq:
             self._rows[place] = seq
 
-    def outline(self) -> Outline:
-        """What `outlined` makes the same history of, given the messages."""
+    def outline(self, start: int = 0, end: int | None = None) -> Outline:
+        """Those from index `start` to before `end`; of all, `outlined` makes the same history, given the messages.
+
+        Neither stands between an answer and a result of it.
+        """
+        places = [place for place, _ in self._entries[start:end]]
         return Outline(
-            rows=tuple([self._rows.get(place, place[0]) for place, _ in self._entries]),
-            numbers=tuple([self._numbers[row] for row in dict.fromkeys(place[0] for place, _ in self._entries)]),
+            rows=tuple([self._rows.get(place, place[0]) for place in places]),
+            numbers=tuple([self._numbers[row] for row in dict.fromkeys(row for row, _ in places)]),
             said=self._said,
             rewritten_at=self.rewritten_at,
         )
+
+    def settled(self) -> int:
+        """So many messages have all others behind them until it is rewritten: a late result joins the last answer."""
+        for index in range(len(self._entries) - 1, -1, -1):
+            if isinstance(self._entries[index][1], AssistantMessage):
+                return index
+        return 0
 
     @classmethod
     def outlined(cls, outline: Outline, messages: Sequence[Event]) -> History:

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
-from attrs import fields, frozen, has
+from attrs import field, fields, frozen, has
 
 from flightlog.core.changed import changed
 from flightlog.core.growing_set import GrowingSet
 from flightlog.core.history import History, Outline
 from flightlog.core.limits import SNAPSHOT_CHARS_PER_ROW, SNAPSHOT_MIN_ROWS
-from flightlog.core.state import State
+from flightlog.core.state import EMPTY, State
 
 FORMAT: Final = 1
 """Version of the form that snapshots are written in."""
@@ -24,9 +24,10 @@ FORMAT: Final = 1
 
 @frozen(kw_only=True)
 class Snapshot:
-    """A session up to some row: its state but for the sets in it that only grow, its history but for the messages.
+    """A session up to some row: its state but for the sets in it that only grow, and the newest part of its history.
 
-    The messages stand in their rows, and what came into the sets is kept once, see `Items`.
+    The messages stand in their rows. What came into the sets is kept once, and so is the part of the history that
+    stays as it is: see `Items`.
     """
 
     state: State
@@ -35,7 +36,10 @@ class Snapshot:
 
 @frozen(kw_only=True)
 class Items:
-    """What came into those sets of a state that only grow. So a snapshot costs no more, the more is in them."""
+    """What came into those sets of a state that only grow, and the messages that nothing comes between any more.
+
+    So a snapshot costs no more, the more of them there are.
+    """
 
     questions: frozenset[int] = frozenset()
     outcome_questions: frozenset[int] = frozenset()
@@ -44,34 +48,58 @@ class Items:
     assigned: frozenset[str] = frozenset()
     timer_names: frozenset[str] = frozenset()
     checkpoints: frozenset[int] = frozenset()
+    messages: Outline = field(factory=Outline)
 
 
-_SETS: Final = tuple(field.name for field in fields(Items))
+@frozen
+class Kept:
+    """What all items so far hold: the sets of `state`, and the first `messages` of the history `rewritten_at` then."""
+
+    state: State = EMPTY
+    messages: int = 0
+    rewritten_at: int = 0
 
 
-def taken(state: State, history: History) -> Snapshot:
-    """The snapshot of a session that has come to `state`, with the messages of `history`."""
-    return Snapshot(state=_with(state, dict.fromkeys(_SETS, GrowingSet())), history=history.outline())
+NOTHING_KEPT: Final = Kept()
+"""Before the first items."""
+
+SETS: Final = tuple(field.name for field in fields(Items) if field.name != "messages")
+"""The names of the sets that only grow."""
 
 
-def added(state: State, before: State) -> Items:
-    """What came into the sets of `state` since it was `before`."""
-    now, then = _sets(state), _sets(before)
-    return Items(**{name: now[name].beyond(then[name]) for name in _SETS})
+def taken(state: State, history: History, kept: Kept) -> tuple[Snapshot, Items, Kept]:
+    """The snapshot of a session that has come to `state`, with the messages of `history`.
+
+    Also what is to be kept once, since `kept` was, and what that comes to.
+    """
+    settled = history.settled()
+    first = kept.messages if kept.rewritten_at == history.rewritten_at else 0
+    now, then = _sets(state), _sets(kept.state)
+    grown = {name: now[name].beyond(then[name]) for name in SETS}
+    return (
+        Snapshot(state=_with(state, dict.fromkeys(SETS, GrowingSet())), history=history.outline(settled)),
+        Items(**grown, messages=history.outline(first, settled)),
+        Kept(state, settled, history.rewritten_at),
+    )
 
 
-def filled(state: State, items: Sequence[Items]) -> State:
-    """The `state` of a snapshot, once all `items` that came into its sets by then are in them."""
-    return _with(state, {name: GrowingSet.of(frozenset().union(*[getattr(i, name) for i in items])) for name in _SETS})
+def filled(snapshot: Snapshot, items: Sequence[Items]) -> tuple[State, Outline, Kept]:
+    """What the session had come to, with the `items` that were kept by then: its state and its whole history.
+
+    And what those items hold.
+    """
+    sets = {name: GrowingSet.of(frozenset().union(*[getattr(i, name) for i in items])) for name in SETS}
+    state, history = _with(snapshot.state, sets), snapshot.history.joined([each.messages for each in items])
+    return state, history, Kept(state, len(history.rows) - len(snapshot.history.rows), history.rewritten_at)
 
 
 def _sets(state: State) -> dict[str, GrowingSet[Any]]:
     owners = {"checkpoints": state.task}
-    return {name: getattr(owners.get(name, state), name, GrowingSet()) for name in _SETS}
+    return {name: getattr(owners.get(name, state), name, GrowingSet()) for name in SETS}
 
 
 def _with(state: State, sets: dict[str, GrowingSet[Any]]) -> State:
-    checkpoints, others = sets["checkpoints"], {name: sets[name] for name in _SETS if name != "checkpoints"}
+    checkpoints, others = sets["checkpoints"], {name: sets[name] for name in SETS if name != "checkpoints"}
     task = changed(state.task, checkpoints=checkpoints) if state.task else None
     return changed(state, task=task, **others)
 

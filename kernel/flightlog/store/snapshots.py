@@ -14,8 +14,8 @@ from attrs import define, evolve
 from flightlog.core import snapshot
 from flightlog.core.history import History
 from flightlog.core.limits import READ_PAGE_ROWS
-from flightlog.core.snapshot import Snapshot
-from flightlog.core.state import EMPTY, State
+from flightlog.core.snapshot import NOTHING_KEPT, Kept, Snapshot
+from flightlog.core.state import State
 from flightlog.store.codec import EventRow, KeptSnapshot, SnapshotRow
 from flightlog.store.replay import Position, Replay, check_files, intact_record
 from flightlog.store.snapshot_codec import checksum, linked, text_of, value_of, version, written
@@ -28,16 +28,16 @@ from flightlog_hookspecs.events import Event
 class Snapshots:
     """Those of one session: which row the newest stands for, 0 when there is none, and how large it is.
 
-    `state` is what the session was then, `link` that of all items that were kept of it.
+    `items` is what all items that were kept by then hold, `link` is theirs.
     """
 
     key: int
     uid: str
     seq: int = 0
     chars: int = 0
-    state: State = EMPTY
+    items: Kept = NOTHING_KEPT
     link: bytes = b""
-    _next: tuple[KeptSnapshot, State] | None = None
+    _next: tuple[KeptSnapshot, Kept] | None = None
 
     def due(self, state: State, history: History, seq: int, digest: bytes) -> KeptSnapshot | None:
         """One of the session as it is now, up to row `seq`, if it is time. Say when it is `kept`."""
@@ -45,28 +45,28 @@ class Snapshots:
             return None
         if self._next is None or self._next[0].row.seq != seq:  # an append may be made more than once
             try:
-                self._next = self.taken(state, history, seq, digest), state
+                self._next = self.taken(state, history, seq, digest)
             except BadPayload:  # words that are no JSON when they stand together
                 self.seq = seq
                 return None
         return self._next[0]
 
-    def taken(self, state: State, history: History, seq: int, digest: bytes) -> KeptSnapshot:
-        """The one of the session as it is now. Raises `BadPayload`."""
-        items = text_of(snapshot.added(state, self.state))
-        made = snapshot.taken(state, history)
-        row = written(made, self.key, self.uid, seq, digest, linked(self.link, items))
-        return KeptSnapshot(row, items, begins=not self.link)
+    def taken(self, state: State, history: History, seq: int, digest: bytes) -> tuple[KeptSnapshot, Kept]:
+        """The one of the session as it is now, and what all items hold with those of this one. Raises `BadPayload`."""
+        made, added, items = snapshot.taken(state, history, self.items)
+        text = text_of(added)
+        row = written(made, self.key, self.uid, seq, digest, linked(self.link, text))
+        return KeptSnapshot(row, text, begins=not self.link), items
 
     def kept(self) -> None:
         """The one that was due is in the file."""
         if self._next:
-            kept, self.state = self._next
-            self.found(kept.row, self.state, linked(self.link, kept.items))
+            (row, text, _), items = self._next
+            self.found(row, items, linked(self.link, text))
 
-    def found(self, row: SnapshotRow, state: State, link: bytes) -> None:
-        """`row` is in the file, which stands for `state`, with the items of `link`."""
-        self.seq, self.chars, self.state, self.link, self._next = row.seq, len(row.data), state, link, None
+    def found(self, row: SnapshotRow, items: Kept, link: bytes) -> None:
+        """`row` is in the file, and all its items, which have that link."""
+        self.seq, self.chars, self.items, self.link, self._next = row.seq, len(row.data), items, link, None
 
 
 def restoring(store: Store, loaded: Replay, snapshots: Snapshots) -> Iterator[None]:
@@ -83,20 +83,22 @@ def restoring(store: Store, loaded: Replay, snapshots: Snapshots) -> Iterator[No
         last = store.row(row.session, row.seq)
         if last is None or last.digest != row.digest:
             return
-        found, shown, messages = value_of(row.data, Snapshot), evolve(loaded, files=set()), list[Event]()
-        for start in range(0, len(found.history.rows), READ_PAGE_ROWS):
-            page = found.history.rows[start : start + READ_PAGE_ROWS]
+        state, outline, kept = snapshot.filled(
+            value_of(row.data, Snapshot), [value_of(text, snapshot.Items) for text in items]
+        )
+        shown, messages = evolve(loaded, files=set()), list[Event]()
+        for start in range(0, len(outline.rows), READ_PAGE_ROWS):
+            page = outline.rows[start : start + READ_PAGE_ROWS]
             messages += [_shown(store, shown, *each) for each in store.rows_at(row.session, page)]
             yield
-        history = History.outlined(found.history, messages)
-        state = snapshot.filled(found.state, [value_of(text, snapshot.Items) for text in items])
+        history = History.outlined(outline, messages)
     except Exception as error:
         if isinstance(error, StoreError) and not isinstance(error, (LogCorrupt, SchemaTooNew)):
             raise
         return  # if a row is at fault, it is named by reading all of them
     loaded.state, loaded.history, loaded.files = state, history, shown.files
     loaded.seq, loaded.digest = row.seq, row.digest
-    snapshots.found(row, state, link)
+    snapshots.found(row, kept, link)
 
 
 def _shown(store: Store, shown: Replay, row: EventRow, before: bytes) -> Event:

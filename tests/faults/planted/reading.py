@@ -10,7 +10,8 @@ from attrs import evolve
 
 from flightlog.core import snapshot
 from flightlog.core.fold import fold
-from flightlog.core.snapshot import Items
+from flightlog.core.history import Outline
+from flightlog.core.snapshot import Items, Kept, Snapshot
 from flightlog.core.state import State
 from flightlog.store import log_file, replay
 from flightlog.store.codec import EventRow
@@ -44,8 +45,8 @@ def bad_row_skipped() -> Iterator[None]:
 def snapshot_that_forgets() -> Iterator[None]:
     """A session that is opened from a snapshot does not know which messages it has accepted before."""
 
-    def forgetful(state: State, items: Sequence[Items]) -> State:
-        return filled(state, [evolve(each, accepted=frozenset()) for each in items])
+    def forgetful(found: Snapshot, items: Sequence[Items]) -> tuple[State, Outline, Kept]:
+        return filled(found, [evolve(each, accepted=frozenset()) for each in items])
 
     filled = snapshot.filled
     with replaced(snapshot, "filled", forgetful):
