@@ -8,7 +8,8 @@ A short read is not an error but a lie: SQLite takes zeros for the rest and may 
 the self-check may find it, by a second look where it was the only one, and the log may be refused as damaged; what
 opens must still be right. Letters have no
 chain: one that was written over is missed by nobody, but SQLite's own check, as `flightlog verify` makes it, says that
-the file is damaged. A host that is lied to may find unfinished what is not, or not find what is there.
+the file is damaged. A host that is lied to may find unfinished what is not, or not find what is there: so may a child,
+which then ends with a letter to it unread.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from flightlog.testing.faults.disk import Disk, Files
 from flightlog.testing.faults.golden import Golden
 from flightlog.testing.faults.judge import Judge, leaf, places_in, refused
 from flightlog.testing.faults.life import Bench, bench, live, look, new_log, read_log, watched_life
-from flightlog.testing.faults.oracles import Broken
+from flightlog.testing.faults.oracles import Broken, Unheard
 from flightlog.testing.faults.power_loss import Enough
 from flightlog.testing.faults.recorder import FAULTS, Plan, Recorder, disk_of, recording
 from flightlog.testing.faults.report import Report
@@ -174,8 +175,8 @@ class _Hunt:
         return False
 
     def _is_excused(self, one: Broken, files: Files) -> bool:
-        """Whether a lie may bring that about: a refusal, and a loss in a file that SQLite itself finds damaged."""
-        return one.promise == "P3" or (one.promise == "P2" and self._is_malformed(files))
+        """Whether a lie may bring it about: a refusal, a letter overlooked, a loss that SQLite finds in the file."""
+        return isinstance(one, Unheard) or one.promise == "P3" or (one.promise == "P2" and self._is_malformed(files))
 
     def _is_malformed(self, files: Files) -> bool:
         self.bench.lay_out(files)

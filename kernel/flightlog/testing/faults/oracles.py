@@ -90,6 +90,10 @@ class Broken:
     how: str
 
 
+class Unheard(Broken):
+    """Words that are in the file, as another promise has it, and that nobody has heard."""
+
+
 def prefix(found: Sequence[Row], written: Sequence[Row]) -> Iterator[Broken]:
     """P1: the log that opens is a byte-equal prefix of the one that was written."""
     if found != written[: len(found)]:
@@ -426,7 +430,8 @@ def tasks(records: Sequence[Record], log: Mapping[str, Sequence[Message]]) -> It
     for invocation_id, child in sent.items():
         times = sum(message.message_id == keyed_id(invocation_id) for message in _said(log.get(child, ())))
         if times > 1 or (not times and child not in aborted):
-            yield Broken("P7", f"what call {invocation_id} sent to {child!r} was told {times} times")
+            kind = Broken if times else Unheard
+            yield kind("P7", f"what call {invocation_id} sent to {child!r} was told {times} times")
 
 
 def _said(messages: Sequence[Message]) -> list[UserMessage]:
