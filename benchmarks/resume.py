@@ -1,7 +1,7 @@
 """Resume: from opening the file to the first request ready, for logs of 1,000 to 1,000,000 events.
 
-A turn that a kill cut off, a task with all its checkpoints, and a session that compaction kept short, each resumed in
-a fresh process, on copies in memory where there is such a folder: from the last snapshot, and with every check on, as
+A turn that a kill cut off, a task with all its checkpoints, and both kept short by compaction, each resumed in a fresh
+process, on copies in memory where there is such a folder: from the last snapshot, and with every check on, as
 where there is none. How peers resume is measured by `agent_step`, with what they wrote there.
 """
 
@@ -20,16 +20,18 @@ from measure import Answer, Ratio, absolute, middle, show
 CUT_OFF: Final = "a turn cut off"
 CHECKPOINTED: Final = "a task with checkpoints"
 COMPACTED: Final = "after compaction"
+BOTH: Final = "a task with checkpoints, after compaction"
 CONTESTANTS: Final = {
     CUT_OFF: "flightlog, journal alone",
     CHECKPOINTED: "flightlog, as a task",
     COMPACTED: "flightlog, compacting",
+    BOTH: "flightlog, as a task, compacting",
 }
 EVENTS: Final = (1_000, 10_000, 100_000, 1_000_000)
 BUILT_BY_THE_LOOP_MAX: Final = 100_000
 """Larger logs are written by the journal alone: the whole loop would take too long."""
 ROUNDS: Final = 3
-WANTED: Final = {f"{CUT_OFF}{EVERY_CHECK_ON}": (1_000, 450), CHECKPOINTED: (100, 20), COMPACTED: (100, 20)}
+WANTED: Final = {f"{CUT_OFF}{EVERY_CHECK_ON}": (1_000, 450)} | dict.fromkeys((CHECKPOINTED, COMPACTED, BOTH), (100, 20))
 """Milliseconds for 100,000 events."""
 WANTED_EVENTS: Final = 100_000
 

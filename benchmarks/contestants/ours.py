@@ -44,6 +44,7 @@ from flightlog_hookspecs.events import (
 ENDLESS: Final = 10_000_000
 CONTEXT_TOKENS: Final = 20_000
 EVERY_CHECK_ON: Final = ", every check on"
+COMPACTORS: Final = [Compactor(name="short", keep_steps=4, instruction="Summarise.")]
 SUMMARY: Final = "So far the answers to some questions were looked up. "
 
 
@@ -99,8 +100,7 @@ async def loop(folder: Path, pace: Pace, *, compacting: bool) -> None:
         await session[0].steer(words)
 
     look_up = look_up_of(model, steer)
-    compactors = [Compactor(name="short", keep_steps=4, instruction="Summarise.")] if compacting else []
-    plugin = Bundle(adapters=[model], tools=[look_up], compactors=compactors)
+    plugin = Bundle(adapters=[model], tools=[look_up], compactors=COMPACTORS if compacting else [])
     limits = Limits(steps_per_turn=ENDLESS, context_tokens=CONTEXT_TOKENS if compacting else None)
     async with (
         flightlog.open_kernel(folder / "log.db", discover=False, plugins=[plugin]) as kernel,
@@ -117,22 +117,30 @@ def run_loop(folder: Path, pace: Pace, *, compacting: bool = False) -> None:
     trio.run(partial(loop, folder, pace, compacting=compacting))
 
 
-async def task(folder: Path, pace: Pace) -> None:
+class Narrow(Model):
+    """The same with a window, so that a task is kept short."""
+
+    def window(self, model: str) -> int:  # noqa: ARG002
+        """How many tokens a request and its answer have."""
+        return CONTEXT_TOKENS
+
+
+async def task(folder: Path, pace: Pace, *, compacting: bool) -> None:
     """A task with all its checkpoints; its steps have no question each."""
-    model = Model(pace)
+    model = Narrow(pace) if compacting else Model(pace)
 
     async def nothing(_: str) -> None: ...
 
     look_up = look_up_of(model, nothing)
-    plugin = Bundle(adapters=[model], tools=[look_up])
+    plugin = Bundle(adapters=[model], tools=[look_up], compactors=COMPACTORS if compacting else [])
     async with flightlog.open_kernel(folder / "log.db", discover=False, plugins=[plugin]) as kernel:
         await kernel.tasks.submit(question(0), model="bench:m", max_steps=ENDLESS)
         await kernel.work(until_idle=True)
 
 
-def run_task(folder: Path, pace: Pace) -> None:
+def run_task(folder: Path, pace: Pace, *, compacting: bool = False) -> None:
     """Work."""
-    trio.run(task, folder, pace)
+    trio.run(partial(task, folder, pace, compacting=compacting))
 
 
 async def journal(folder: Path, pace: Pace) -> None:
@@ -225,9 +233,9 @@ def resume(folder: Path, *, as_task: bool = False) -> int:
     return len(said)
 
 
-def resume_short(folder: Path) -> Callable[[], int]:
+def resume_short(folder: Path, *, as_task: bool = False) -> Callable[[], int]:
     """Go on with what compaction has left; how many steps there were is in the log."""
-    assert trio.run(partial(ready, folder, as_task=False))
+    assert trio.run(partial(ready, folder, as_task=as_task))
 
     def counted() -> int:
         with flightlog.sync.open_kernel(folder / "log.db", discover=False) as kernel:
@@ -250,6 +258,9 @@ CONTESTANTS = {
     "flightlog": Contestant(run_loop, resume),
     "flightlog, compacting": Contestant(partial(run_loop, compacting=True), resume_short),
     "flightlog, as a task": Contestant(run_task, partial(resume, as_task=True)),
+    "flightlog, as a task, compacting": Contestant(
+        partial(run_task, compacting=True), partial(resume_short, as_task=True)
+    ),
     "flightlog, journal alone": Contestant(run_journal, resume),
 }
 CONTESTANTS |= {
