@@ -9,9 +9,10 @@ from hashlib import sha256
 from importlib.resources import files
 from itertools import accumulate, chain, pairwise
 from types import MappingProxyType
-from typing import Any, Final, TypeVar, get_args, get_origin
+from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import cattrs
+from attrs import Attribute, Factory, fields, has
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from flightlog.core.canonical import dumps_typed
@@ -77,8 +78,13 @@ def version() -> str:
 
 @cache
 def _converter() -> cattrs.Converter:
-    """The codec's, taught the collections that only a state has. Each comes back as it was."""
+    """The codec's, taught the collections that only a state has. Each comes back as it was.
+
+    It makes no code for classes, as the codec does: that pays for what is in every row, and a snapshot has one of each.
+    """
     converter = strict_converter()
+    converter.register_unstructure_hook_factory(_is_class, partial(_write_fields, converter))
+    converter.register_structure_hook_factory(_is_class, partial(_read_fields, converter))
     for kind, write, read_back in (
         (frozenset, _write_frozenset, _read_frozenset),
         (Mapping, _write_mapping, _read_mapping),
@@ -95,6 +101,32 @@ def _converter() -> cattrs.Converter:
         Outline, make_dict_structure_fn(Outline, converter, rows=rows, numbers=rows, _cattrs_forbid_extra_keys=True)
     )
     return converter
+
+
+def _is_class(hint: object) -> bool:
+    return isinstance(hint, type) and has(hint)
+
+
+def _write_fields(converter: cattrs.Converter, cls: Any) -> _Write:
+    """What differs from the defaults. How a field is written is found when there is one to write."""
+    hints, defaults = get_type_hints(cls), {field.name: _default(field) for field in fields(cls)}
+    return lambda value: {
+        name: converter.get_unstructure_hook(hints[name])(item)
+        for name, default in defaults.items()
+        if (item := getattr(value, name)) != default
+    }
+
+
+def _read_fields(converter: cattrs.Converter, cls: Any) -> _Read:
+    hints = get_type_hints(cls)
+    return lambda items, _: cls(
+        **{name: converter.get_structure_hook(hints[name])(item, hints[name]) for name, item in items.items()}
+    )
+
+
+def _default(field: Attribute[Any]) -> object:
+    default: Any = field.default
+    return default.factory() if isinstance(default, Factory) else default  # type: ignore[arg-type]
 
 
 def _is_a(kind: type, hint: object) -> bool:
