@@ -16,6 +16,8 @@ from flightlog_hookspecs.events import (
     ApprovalAsked,
     ApprovalDecided,
     AssistantMessage,
+    BudgetDegraded,
+    BudgetGranted,
     Event,
     GoalChecked,
     Head,
@@ -36,6 +38,7 @@ from flightlog_hookspecs.events import (
     TurnStart,
     UserMessage,
 )
+from flightlog_hookspecs.tools import Fact
 from support.legal_logs import LegalLog, extended, legal_logs
 from support.tasks import START_US
 
@@ -109,7 +112,12 @@ def a_task() -> list[Record]:
     asked = then(ApprovalAsked(**common, question="pay was called before. Run it again?", guard="in doubt"))
     then(ApprovalDecided(asked_seq=asked, decision="allowed", by="ada", reason="it never arrived"))
     repaid = then(called(0, second))
-    then(ToolResult(**common, outcome="ok", content=text_blocks("paid"), call_seq=repaid, duration_us=20_000))
+    receipt = Fact(name="receipt", text="no. 7")
+    then(
+        ToolResult(
+            **common, outcome="ok", content=text_blocks("paid"), call_seq=repaid, duration_us=20_000, facts=(receipt,)
+        )
+    )
     then(StepEnd(), StepStart())
     done = AssistantMessage(attempt=1, content=text_blocks("Done."), finish="stop", input_tokens=5, output_tokens=1)
     then(RequestSent(attempt=1, header_seq=header, messages=3, sha256=""), done, StepEnd())
@@ -152,6 +160,9 @@ Cut off
        ada said allowed (row 23): it never arrived
        called again: ok
 
+Noted
+  receipt: no. 7
+
 Faults of plugins
   p turn_stopping h: broken
 """
@@ -183,6 +194,19 @@ def test_what_a_tool_or_a_person_knew_of_a_call_that_was_cut_off_is_told() -> No
     ]
     (doubt,) = report_of(settled).doubts
     assert (doubt.outcome, doubt.told_by, doubt.called_again) == ("ok", "reconcile", ())
+
+
+def test_what_waits_until_more_is_granted_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    granted = BudgetGranted(card="tokens", most=1000)
+    moved = BudgetDegraded(move="shrink", reason="900 of 1000 tokens are used", put_off=("sell", "paint"))
+    log = a_task()
+    for event in (granted, moved):
+        log.append(evolve(log[-1], seq=log[-1].seq + 1, event=event))
+    report = report_of(log)
+    assert report.put_off == ("sell", "paint")
+    show_report(Output(as_json=False), report)
+    assert "Put off\n  sell\n  paint\n" in capsys.readouterr().out
+    assert report_of([*log, evolve(log[-1], seq=log[-1].seq + 1, event=evolve(granted, most=2000))]).put_off == ()
 
 
 def test_a_session_that_is_no_tasks_has_no_report() -> None:

@@ -48,6 +48,8 @@ def show_report(output: Output, report: TaskReport) -> None:
         ("Steps", list(_steps(report))),
         ("Recoveries", [f"{moment(move.at_us)}  row {move.seq}" for move in report.recoveries]),
         ("Cut off", [line for doubt in report.doubts for line in _doubt(doubt)]),
+        ("Noted", [f"{one_line(fact.name)}: {one_line(fact.text, _WORDS_MAX_CHARS)}" for fact in report.facts]),
+        ("Put off", [one_line(goal, _WORDS_MAX_CHARS) for goal in report.put_off]),
         ("Open questions", [f"row {one.seq}: {one_line(one.question, _WORDS_MAX_CHARS)}" for one in report.questions]),
         ("Faults of plugins", [one_line(fault, _WORDS_MAX_CHARS) for fault in report.faults]),
     ):

@@ -8,6 +8,8 @@ from typing import TypeVar
 from attrs import evolve, frozen
 
 from flightlog.core.doubt import signature
+from flightlog.core.fold import fold
+from flightlog.core.state import EMPTY
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import (
@@ -32,7 +34,7 @@ from flightlog_hookspecs.events import (
     TurnEnd,
     TurnEndReason,
 )
-from flightlog_hookspecs.tools import Outcome
+from flightlog_hookspecs.tools import Fact, Outcome
 
 E = TypeVar("E")
 Place = tuple[int | None, int | None, int]
@@ -149,7 +151,8 @@ class TaskReport:
     """All there is to say about a task. Times are Unix microseconds; what stands in tuples is in order.
 
     `moves` begin with "pending", at its submission; the last one is where it stands. `goal_met` is what its check has
-    found last about this goal. `faults` are those of plugins: "plugin hook: error".
+    found last about this goal. `facts` are what its tools have noted and stands, `put_off` the sub-goals that wait for
+    more tokens, `faults` those of plugins: "plugin hook: error".
     """
 
     task: str
@@ -166,6 +169,8 @@ class TaskReport:
     checks: tuple[CheckReport, ...]
     doubts: tuple[DoubtReport, ...]
     questions: tuple[OpenQuestion, ...]
+    facts: tuple[Fact, ...]
+    put_off: tuple[str, ...]
     faults: tuple[str, ...]
     costs_pico: tuple[tuple[str, int], ...]
     unpriced: int
@@ -197,7 +202,9 @@ def report_of(records: Iterable[Record]) -> TaskReport:
                 met = None
             case GoalChecked() as checked:
                 met = checked.met
-    steps = tuple(_steps(log))
+    steps, state = tuple(_steps(log)), EMPTY
+    for record in log:
+        state = fold(state, record.event, record.seq, record.epoch, record.at_us)
     return TaskReport(
         task=submission.session,
         goal=aim.goal,
@@ -216,6 +223,8 @@ def report_of(records: Iterable[Record]) -> TaskReport:
         checks=tuple(_checks(log)),
         doubts=tuple(_doubts(log)),
         questions=tuple(_open_questions(log)),
+        facts=tuple(Fact(name=name, text=text) for name, text in state.facts.items()),
+        put_off=state.account.put_off if state.account else (),
         faults=tuple(f"{fault.plugin} {fault.hook}: {fault.error}" for _, fault in _of(log, PluginFault)),
         costs_pico=_sum(steps),
         unpriced=sum(step.unpriced for step in steps),
