@@ -64,12 +64,14 @@ class Kernel:
         on_boundary: Boundary,
         agent: str = "",
         quotas: Quotas = NO_QUOTAS,
+        verify: Verify = "shown",
     ) -> None:
         leave_syncs(store)
         self._store = store
         self._workspace = workspace
         self._clock = clock
         self._on_boundary = on_boundary
+        self._verify = verify
         self._threads = trio.CapacityLimiter(math.inf)  # each session bounds its own: see Limits.parallel_tools
         self._open: set[str] = set()
         self._feeds = Feeds()
@@ -96,7 +98,7 @@ class Kernel:
         expect: HeadToken | None = None,
         take_over: bool = False,
         on_crash: OnCrash | None = None,
-        verify: Verify = "shown",
+        verify: Verify | None = None,
     ) -> AsyncIterator[Session]:
         """Own session `name` while the context lasts, creating or resuming it.
 
@@ -115,8 +117,9 @@ class Kernel:
 
         Before it goes on, its log is checked: with `verify="shown"` each row that the model will be shown, and all that
         were written since the last snapshot of the session; with "full" all rows, which takes the longer the more there
-        are. Where there is no snapshot, it is always all of them; `flightlog verify` and `SessionReader.verify` check
-        everything without opening it.
+        are. Where there is no snapshot, it is always all of them. None stands for what the kernel was opened with; that
+        holds for tasks and children, too. `flightlog verify` and `SessionReader.verify` check everything without
+        opening it.
 
         Raises `UsageError`, `SessionBusy` while another owner lives, `LogCorrupt`, `SchemaTooNew`,
         `HeadMismatch`.
@@ -126,8 +129,7 @@ class Kernel:
         _check_types(system=(system, str), title=(title, str), limits=(limits, Limits), expect=(expect, HeadToken))
         if on_crash not in (None, *get_args(OnCrash)):
             raise UsageError(f"on_crash must be one of {get_args(OnCrash)}, not {on_crash!r}")
-        if verify not in get_args(Verify):
-            raise UsageError(f"verify must be one of {get_args(Verify)}, not {verify!r}")
+        _check_verify(self._verify if verify is None else verify)
         async with self._owned(
             name,
             created=partial(SessionCreated, title=title),
@@ -157,7 +159,7 @@ class Kernel:
         expect: HeadToken | None = None,
         take_over: bool = False,
         on_crash: OnCrash | None = None,
-        verify: Verify = "shown",
+        verify: Verify | None = None,
         hands_over: bool = False,
     ) -> AsyncIterator[tuple[Session, Journal]]:
         """`session` for the kernel itself: a session inside the scope `outer`, which begins with `created(uid=...)`."""
@@ -179,7 +181,7 @@ class Kernel:
                 feed=self._feeds.of(name),
                 take_over=take_over,
                 on_crash=on_crash,
-                verify=verify,
+                verify=verify or self._verify,
             )
             try:
                 session = self._session(
@@ -406,6 +408,7 @@ async def open_kernel(
     on_boundary: Boundary = no_boundary,
     agent: str = "",
     quotas: Quotas = NO_QUOTAS,
+    verify: Verify = "shown",
 ) -> AsyncIterator[Kernel]:
     """Open the log at `path`, creating it (mode 0600) when missing.
 
@@ -414,17 +417,18 @@ async def open_kernel(
     name those that are to be loaded, as may the variable FLIGHTLOG_LOAD_PLUGINS (comma-separated).
     `workspace` is the folder tools may work in; None gives them none. `agent` is the name and version of
     the host's own program, which stands in each task that it submits. `quotas` bound what all sessions of the file use
-    together, in every kernel that is given the same. `clock` and `on_boundary` are for
-    tests. Raises a `StoreError` that says what is wrong with the file, `PluginError` for a broken
-    plugin that was passed in.
+    together, in every kernel that is given the same. `verify` says how much of a session is checked before it goes on,
+    see `Kernel.session`. `clock` and `on_boundary` are for tests. Raises a `StoreError` that says what is wrong with
+    the file, `PluginError` for a broken plugin that was passed in.
     """
     folder = _path("workspace", workspace) if workspace is not None else ""
     _check_types(clock=(clock, Clock), agent=(agent, str), quotas=(quotas, Quotas))
+    _check_verify(verify)
     if folder and not os.path.isdir(folder):
         raise UsageError(f"workspace {folder} is not a folder")
     registry = load_plugins(discover=discover, plugins=plugins)
     store = Store.open(_path("path", path))
-    kernel = Kernel(store, registry, folder, clock or Clock(), on_boundary, agent, quotas)
+    kernel = Kernel(store, registry, folder, clock or Clock(), on_boundary, agent, quotas, verify)
     try:
         async with beside(kernel.deliver):
             try:
@@ -450,6 +454,11 @@ def _path(name: str, given: object) -> str:
         return os.path.abspath(os.fsdecode(given))  # type: ignore[arg-type]
     except TypeError:
         raise UsageError(f"{name} must be a path, not {type(given).__name__}") from None
+
+
+def _check_verify(given: object) -> None:
+    if given not in get_args(Verify):
+        raise UsageError(f"verify must be one of {get_args(Verify)}, not {given!r}")
 
 
 def _check_types(**given: tuple[object, type]) -> None:

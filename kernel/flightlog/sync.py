@@ -501,7 +501,7 @@ class Kernel:
         expect: HeadToken | None = None,
         take_over: bool = False,
         on_crash: OnCrash | None = None,
-        verify: Verify = "shown",
+        verify: Verify | None = None,
     ) -> AbstractContextManager[Session]:
         """Own session `name` while the context lasts, creating or resuming it."""
         return self._owning(
@@ -589,6 +589,7 @@ def open_kernel(
     on_boundary: Boundary = no_boundary,
     agent: str = "",
     quotas: Quotas = NO_QUOTAS,
+    verify: Verify = "shown",
 ) -> Iterator[Kernel]:
     """Open the log at `path`, creating it when missing, and close it and its sessions in the end."""
     thread = TrioThread()
@@ -603,6 +604,7 @@ def open_kernel(
                 on_boundary=on_boundary,
                 agent=agent,
                 quotas=quotas,
+                verify=verify,
             )
         ) as kernel:
             yield Kernel(thread, kernel)

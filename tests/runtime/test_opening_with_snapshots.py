@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import trio
@@ -21,14 +21,16 @@ from flightlog.runtime.recovery import OnCrash, Verify, open_session
 from flightlog.store import replay
 from flightlog.store.backup import back_up
 from flightlog.store.store import Store
-from flightlog.testing import Bundle, FakeModel, words
+from flightlog.testing import Bundle, FakeModel, calls, words
 from flightlog.testing.faults.determinism import clock_of
+from flightlog_hookspecs import Tool
 from flightlog_hookspecs.content import FileBlock, TextBlock
 from flightlog_hookspecs.errors import Fenced, LogCorrupt, UsageError
-from flightlog_hookspecs.events import SessionCreated, UserMessage
-from support.damage import unguarded
+from flightlog_hookspecs.events import SessionCreated, SubagentSettled, UserMessage
+from support.damage import hide_damage, unguarded
+from support.family import Family, child_of
 from support.files import in_memory, keep_snapshot, opened, plain
-from support.kernels import records_of, session_of
+from support.kernels import events_of, records_of, session_of
 from support.legal_logs import LegalLog, legal_logs, write
 
 TURNS = 12
@@ -135,9 +137,94 @@ def test_each_face_can_have_all_rows_read(log: Path, reads: list[int], face: Any
     assert reads == list(range(1, rows + 1))
 
 
-def test_there_is_no_other_way_to_verify(log: Path) -> None:
+@pytest.mark.parametrize("wish", ["some", "", True])
+def test_there_is_no_other_way_to_verify(log: Path, wish: Any) -> None:
     with pytest.raises(UsageError, match="verify must be one of"):
-        opens(log, verify="some")
+        opens(log, verify=wish)
+    with pytest.raises(UsageError, match="verify must be one of"), sync.open_kernel(log, discover=False, verify=wish):
+        pass
+
+
+@pytest.mark.parametrize("face", [sync, aio])
+@pytest.mark.parametrize(
+    ("of_kernel", "of_session", "all_of_them"),
+    [("full", None, True), ("full", "shown", False), ("shown", "full", True), ("shown", None, False)],
+)
+def test_a_kernel_says_it_for_its_sessions_unless_they_say_it_themselves(
+    log: Path, reads: list[int], face: Any, of_kernel: str, of_session: Any, all_of_them: bool
+) -> None:
+    rows = len(records_of(log))
+    reads.clear()
+    options = {"discover": False, "plugins": [Bundle(adapters=[FakeModel([])])], "verify": of_kernel}
+    if face is sync:
+        with face.open_kernel(log, **options) as kernel, kernel.session("s", verify=of_session):
+            pass
+    else:
+
+        async def opening() -> None:
+            async with face.open_kernel(log, **options) as kernel, kernel.session("s", verify=of_session):
+                pass
+
+        asyncio.run(opening())
+    assert (reads == list(range(1, rows + 1))) is all_of_them
+
+
+class Looking:
+    """A tool that gives an answer nine times, and then none."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.stuck = trio.Event()
+
+    @property
+    def tool(self) -> Tool:
+        """It."""
+
+        async def look() -> str:
+            """Look."""
+            self.times += 1
+            if self.times == 10:
+                self.stuck.set()
+                await trio.sleep_forever()
+            return f"sky {self.times}"
+
+        return Tool(body=look, effect="read")
+
+    replies: ClassVar[list[Any]] = [calls(("look", {})) for _ in range(10)] + [words("Blue.")]
+
+
+@pytest.mark.parametrize(("verify", "state"), [("shown", "completed"), ("full", "pending")])
+async def test_what_the_kernel_says_holds_for_tasks(tmp_path: Path, often: None, verify: Any, state: str) -> None:
+    looking, told = Looking(), list[tuple[str, str]]()
+    plugins = [Bundle(adapters=[FakeModel(looking.replies)], tools=[looking.tool])]
+    path = tmp_path / "log.db"
+    async with flightlog.open_kernel(path, discover=False, plugins=plugins) as kernel, trio.open_nursery() as nursery:
+        await kernel.tasks.submit("look", model="fake:m", id="t")
+        nursery.start_soon(kernel.work)
+        await looking.stuck.wait()
+        nursery.cancel_scope.cancel()
+    hide_damage(path, "t")
+    async with flightlog.open_kernel(path, discover=False, plugins=plugins, verify=verify) as kernel:
+        await kernel.work(until_idle=True, on_problem=lambda task, error: told.append((task, type(error).__name__)))
+        assert (await kernel.tasks.show("t")).state == state
+    assert told == ([("t", "LogCorrupt")] if verify == "full" else [])
+
+
+@pytest.mark.parametrize(("verify", "reason"), [("shown", "completed"), ("full", "error")])
+async def test_what_the_kernel_says_holds_for_children(tmp_path: Path, often: None, verify: Any, reason: str) -> None:
+    looking = Looking()
+    start = [calls(("scout", {"task": "look"})), words("Started."), words("I see.")]
+    family = Family(tmp_path, start, looking.replies, tools=[looking.tool], background=True)
+    async with family.session() as session:
+        await session.followup("go")
+        await session.run()
+        await looking.stuck.wait()
+    hide_damage(family.path, child_of(family.path))
+    family.verify = verify
+    async with family.session() as session:
+        await session.run(children=True)
+    (settled,) = events_of(family.path, SubagentSettled)
+    assert settled.reason == reason
 
 
 def test_a_message_before_the_snapshot_that_was_tampered_with_is_refused(log: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flightlog.store.store import Store
 from flightlog_hookspecs.errors import StoreError
 from flightlog_hookspecs.events import Record
-from support.files import COMPANIONS, content, photograph, replayed
+from support.files import COMPANIONS, content, photograph, plain, replayed
 
 PAGE_BYTES = 4096
 Content = dict[str, list[Record]]
@@ -130,3 +130,15 @@ def operate(
         case "move":
             stolen = rows[places[2] % len(rows)][columns.index(column)]
             database.execute(f"UPDATE OR REPLACE {table} SET {column} = ? WHERE {where}", (stolen, *key))
+
+
+def hide_damage(path: Path, session: str) -> None:
+    """Change a row of `session` that no model is shown and that stands before the newest snapshot."""
+    with plain(path) as database:
+        key, seq, kept = database.execute(
+            "SELECT session, min(e.seq), s.seq FROM events e JOIN session_keys k USING(session) "
+            "JOIN snapshots s USING(session) WHERE k.name = ? AND e.kind = 'step/end'",
+            (session,),
+        ).fetchone()
+        assert seq < kept
+        unguarded(database).execute("UPDATE events SET at = at + 1 WHERE session = ? AND seq = ?", (key, seq))

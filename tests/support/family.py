@@ -12,6 +12,7 @@ from attrs import evolve
 import flightlog
 from flightlog import Kernel, Limits, Session, Turn
 from flightlog.runtime.clock import Boundary, Clock, no_boundary
+from flightlog.runtime.recovery import Verify
 from flightlog.testing import Bundle, FakeModel, fixed_clock
 from flightlog_hookspecs import Hook, Subagent
 from flightlog_hookspecs.events import Record, SubagentSettled, SubagentSpawned
@@ -41,6 +42,7 @@ class Family:
         self.parent, self.child = FakeModel(parent), FakeModel(child, "child")
         self.tools, self.hooks = list(tools), list(hooks)
         self.limits, self.approver, self.on_boundary = limits, approver, on_boundary
+        self.verify: Verify = "shown"
         if tools_of_child is not None:
             scout["tools"] = tools_of_child
         options = {"name": "scout", "description": "Looks.", "prompt": "You look.", "model": "child:m"} | scout
@@ -60,7 +62,12 @@ class Family:
         """A kernel with all of it."""
         plugin = Bundle(tools=self.tools, adapters=self.models, hooks=self.hooks, subagents=self.subagents)
         async with flightlog.open_kernel(
-            self.path, discover=False, plugins=[plugin], clock=self.clock(), on_boundary=self.on_boundary
+            self.path,
+            discover=False,
+            plugins=[plugin],
+            clock=self.clock(),
+            on_boundary=self.on_boundary,
+            verify=self.verify,
         ) as kernel:
             yield kernel
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from signal import SIGINT, SIGTERM
 from typing import Any, Final, TypeVar, get_args
@@ -16,7 +16,6 @@ from flightlog import Clock, Kernel, Question
 from flightlog.api import open_kernel
 from flightlog.cli.exits import FAILED, FINE, TERMINATED
 from flightlog.cli.files import attach_option, message_of
-from flightlog.cli.follow import Follower
 from flightlog.cli.interruption import Interruption
 from flightlog.cli.json_form import plain, record_form
 from flightlog.cli.letters import answers
@@ -27,7 +26,8 @@ from flightlog.cli.output import Output, complain
 from flightlog.cli.schema_option import values, wanting
 from flightlog.cli.tally import Tally
 from flightlog.cli.terminal_text import counted
-from flightlog.runtime.recovery import OnCrash
+from flightlog.cli.verify_option import verify_option
+from flightlog.runtime.recovery import OnCrash, Verify
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import ApprovalAsked, Record, TurnEnd
@@ -54,6 +54,7 @@ class Order:
     as_json: bool
     take_over: bool
     on_crash: OnCrash | None
+    verify: Verify
     approver: bool
     waits: bool
 
@@ -64,6 +65,7 @@ class Order:
         given = [part for name, value in options if value for part in (name, value)]
         given += ["--approver"] if self.approver else []
         given += ["--on-crash", self.on_crash] if self.on_crash else []
+        given += ["--verify", self.verify] if self.verify != "shown" else []
         return shlex.join(["flightlog", "resume", self.session, *text, *given])
 
     def approve_command(self, seq: int) -> str:
@@ -102,6 +104,7 @@ def _model_options(command: F) -> F:
             help="Close a turn that a crash left open, or continue it from the step where it was. "
             "Default: close, but for tasks.",
         ),
+        verify_option,
         db_option,
         json_option,
     )
@@ -128,6 +131,7 @@ def run(
     no_wait: bool,
     take_over: bool,
     on_crash: OnCrash | None,
+    verify: Verify,
     db: str | None,
     as_json: bool,
 ) -> int:
@@ -148,6 +152,7 @@ def run(
         as_json=as_json,
         take_over=take_over,
         on_crash=on_crash,
+        verify=verify,
         approver=approver or no_wait,
         waits=not no_wait,
     )
@@ -170,6 +175,7 @@ def resume(
     no_wait: bool,
     take_over: bool,
     on_crash: OnCrash | None,
+    verify: Verify,
     db: str | None,
     as_json: bool,
 ) -> int:
@@ -190,6 +196,7 @@ def resume(
         as_json=as_json,
         take_over=take_over,
         on_crash=on_crash,
+        verify=verify,
         approver=approver or no_wait,
         waits=not no_wait,
     )
@@ -234,36 +241,41 @@ async def _session(order: Order, output: Output, interruption: Interruption, *, 
         elif isinstance(record.event, ApprovalAsked):
             complain(f"{record.event.question} {order.approve_command(record.seq)} {answers(record.event.about)}")
 
-    follower = Follower(order.session, show)
     wanted = [wanting(order.schema)] if order.schema is not None else []
-    async with open_kernel(order.db, workspace=order.workspace, on_boundary=follower.on_boundary) as kernel:
+    async with open_kernel(order.db, workspace=order.workspace, verify=order.verify) as kernel:
         for problem in kernel.registry.problems:
             complain(problem.said)
-        follower.seq = await _length(kernel, order.session, must_exist=must_exist)
-        async with kernel.session(
-            order.session,
-            model=order.model,
-            system=order.system,
-            approver=order.approver,
-            take_over=order.take_over,
-            on_crash=order.on_crash,
-        ) as session:
-            reader = kernel.read(order.session)
-            async with AsyncExitStack() as registered, trio.open_nursery() as nursery:
+        before = await _length(kernel, order.session, must_exist=must_exist)
+        async with (
+            trio.open_nursery() as nursery,  # which ends once all is shown
+            kernel.session(
+                order.session,
+                model=order.model,
+                system=order.system,
+                approver=order.approver,
+                take_over=order.take_over,
+                on_crash=order.on_crash,
+            ) as session,
+        ):
+            nursery.start_soon(_follow, session.events(after=before), show)
+            async with AsyncExitStack() as registered:
                 for plugin in wanted:
                     await registered.enter_async_context(session.register(plugin))
-                nursery.start_soon(follower.follow, reader)
                 interruption.session = session
                 if order.message is not None:
                     await session.followup(order.message)
                     interruption.accepted = True
                 await session.run(wait=order.waits, children=True)
                 interruption.session = None
-                nursery.cancel_scope.cancel()
             pending, questions = session.pending, session.questions()
-        await follower.catch_up(reader)
     cut_short = interruption.exit_code is not None and pending > 0
     return _conclude(order, output, tally, pending, questions, cut_short=cut_short)
+
+
+async def _follow(events: AsyncIterator[Record], show: Callable[[Record], None]) -> None:
+    """Show each record as it comes. What is shown is durable."""
+    async for record in events:
+        show(record)
 
 
 def _conclude(

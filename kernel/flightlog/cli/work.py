@@ -17,7 +17,9 @@ from flightlog.cli.json_form import record_form
 from flightlog.cli.options import db_option, json_option, log_to_write
 from flightlog.cli.output import Output, complain
 from flightlog.cli.quota_options import quota_options, quotas_of
+from flightlog.cli.verify_option import verify_option
 from flightlog.cli.work_view import WorkView
+from flightlog.runtime.recovery import Verify
 from flightlog.runtime.watchdog import watch
 
 
@@ -32,6 +34,7 @@ class Order:
     grace_s: float
     stall_limit_s: float
     workspace: str | None
+    verify: Verify
     quotas: Quotas
     as_json: bool
 
@@ -67,6 +70,7 @@ class Order:
     help="The folder tools may work in. Default: none.",
 )
 @quota_options
+@verify_option
 @db_option
 @json_option
 def work(
@@ -79,6 +83,7 @@ def work(
     rates: tuple[str, ...],
     pools: tuple[str, ...],
     tasks_in_file: int | None,
+    verify: Verify,
     db: str | None,
     as_json: bool,
 ) -> int:
@@ -95,6 +100,7 @@ def work(
         grace_s=grace_s,
         stall_limit_s=stall_limit_s,
         workspace=workspace,
+        verify=verify,
         quotas=quotas_of(rates, pools, tasks_in_file),
         as_json=as_json,
     )
@@ -114,7 +120,11 @@ async def _work(order: Order) -> int:
     with trio.open_signal_receiver(SIGINT, SIGTERM) as signals:
         async with (
             open_kernel(
-                order.db, workspace=order.workspace, on_boundary=view.on_boundary, quotas=order.quotas
+                order.db,
+                workspace=order.workspace,
+                on_boundary=view.on_boundary,
+                quotas=order.quotas,
+                verify=order.verify,
             ) as kernel,
             trio.open_nursery() as nursery,
         ):

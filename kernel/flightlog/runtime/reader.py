@@ -132,11 +132,6 @@ class SessionReader:
         """
         return Subscription(self._store, self.session, self._key, self._feed, after=after, deltas=deltas)
 
-    def tail(self, *, deltas: bool = False) -> Callable[[], Iterator[Record]]:
-        """A function whose each call yields what was committed since the last, the first one all so far."""
-        replay = self._start()
-        return lambda: replaying(self._store, replay, self._key.key, deltas=deltas)
-
     def messages(self) -> list[Message]:
         """What the model would be sent now, through the `messages` view. Raises `LogCorrupt` for a damaged row."""
         rows = self._store.read("messages_between", self.session, 0, None)
