@@ -60,4 +60,4 @@ def import_command(file: str, db: str | None, as_json: bool) -> int:
 async def _import(db: str, file: str) -> tuple[str, int]:
     async with open_kernel(db, discover=False) as kernel:
         session = await kernel.import_session(sys.stdin.buffer if file == "-" else file)
-        return session, sum(1 for _ in kernel.read(session).records())
+        return session, kernel.read(session).length()

@@ -36,4 +36,4 @@ def fork(session: str, turn: int, new: str, title: str, db: str | None, as_json:
 async def _fork(db: str, session: str, turn: int, new: str, title: str) -> int:
     async with open_kernel(db) as kernel:
         await kernel.fork(session, turn, new, title=title)
-        return sum(1 for _ in kernel.read(new).records())
+        return kernel.read(new).length()
