@@ -159,9 +159,25 @@ FROM events WHERE session = ? AND message_id = ? AND slot IS NOT NULL AND kind =
 -- name: deltas_of_event
 SELECT at_ms, text FROM delta_texts WHERE session = ? AND seq = ? ORDER BY i
 -- The messages the model is sent that stand behind one place and up to another, if one is given, as the view orders them.
+-- What the furthest summary covers is not looked through, else each compaction costs more than the one before: of what
+-- stands there, only the rows from it on can be seen.
 -- name: messages_between
-SELECT place, coalesce(position + 1, 0), kind, text, data FROM messages
-WHERE session = ?1 AND place > ?2 AND place <= coalesce(?3, 9223372036854775807)
+WITH summary AS (
+  SELECT s.seq, s.place, s.ref_seq FROM session_keys k JOIN events s USING(session)
+  WHERE k.name = ?1 AND s.kind = 'user/message' AND s.ref_seq IS NOT NULL
+  ORDER BY s.ref_seq DESC, s.place DESC, s.seq DESC LIMIT 1
+)
+SELECT m.place, coalesce(m.position + 1, 0), m.kind, m.text, m.data FROM summary s CROSS JOIN messages m
+WHERE m.session = ?1 AND m.place > ?2 AND m.place < s.place AND m.place <= coalesce(?3, 9223372036854775807)
+UNION ALL
+SELECT m.place, coalesce(m.position + 1, 0), m.kind, m.text, m.data FROM summary s CROSS JOIN messages m
+WHERE m.session = ?1 AND s.ref_seq > ?2 AND m.seq >= s.seq
+  AND +m.place > ?2 AND +m.place BETWEEN s.place AND min(s.ref_seq, coalesce(?3, 9223372036854775807))
+UNION ALL
+SELECT m.place, coalesce(m.position + 1, 0), m.kind, m.text, m.data FROM messages m
+WHERE m.session = ?1 AND m.place > max(?2, coalesce((SELECT max(ref_seq, place - 1) FROM summary), 0))
+  AND m.place <= coalesce(?3, 9223372036854775807)
+ORDER BY 1, 2
 -- The sessions last written to, newest first; -1 for all. Only those that are wanted are looked at closely.
 -- name: sessions_page
 SELECT s.session, s.uid, s.title, s.created_at, s.last_at, s.last_seq, s.epoch, s.last_turn, s.last_reason, s.parent, s.depth
