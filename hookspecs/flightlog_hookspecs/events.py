@@ -511,13 +511,21 @@ class LetterTaken:
 
 
 @frozen(kw_only=True)
+class Lent:
+    """So much of a card of a budget, lent to a child."""
+
+    card: str
+    amount: int
+
+
+@frozen(kw_only=True)
 class SubagentSpawned:
     """Session `child` is about to be given `task`, and to be created unless it was before.
 
     `subagent` is what it was called by, `invocation_id` that of the call, `depth` the child's. Unless in the
     `background`, the call waits for it. `steps_per_turn` bounds its turns if it is not 0. At `until_us` (Unix
     microseconds, 0 for never) the time of one in the background is up. `tokens` is what it may use of the budget of
-    its parent for this task, None where there is none.
+    its parent for this task, None where there is none; `lent` is what it may use of the other cards.
     """
 
     kind: ClassVar[Literal["subagent/spawned"]] = "subagent/spawned"
@@ -530,6 +538,7 @@ class SubagentSpawned:
     steps_per_turn: int = 0
     until_us: int = 0
     tokens: int | None = None
+    lent: tuple[Lent, ...] = ()
 
 
 @frozen(kw_only=True)
@@ -847,6 +856,16 @@ class BudgetGranted:
 
 
 @frozen(kw_only=True)
+class BudgetCharged:
+    """A child has used so much of what it was lent of a card, for the task of the call that settles now."""
+
+    kind: ClassVar[Literal["budget/charged"]] = "budget/charged"
+    card: str
+    amount: int
+    invocation_id: str
+
+
+@frozen(kw_only=True)
 class BudgetAlert:
     """Much of a card is used ("warning", once), or something needs more than is left of it ("exceeded").
 
@@ -969,6 +988,7 @@ Event = (
     | CheckpointWritten
     | CheckpointSkipped
     | BudgetGranted
+    | BudgetCharged
     | BudgetAlert
     | BudgetDegraded
     | ContextBuilt

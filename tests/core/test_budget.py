@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from flightlog.core import account as accounts
 from flightlog.core import budget
 from flightlog.core.account import DAY_US, EMPTY, Account
+from flightlog.core.lending import allowance
 from flightlog_hookspecs.events import (
     AssistantMessage,
     BudgetAlert,
@@ -102,7 +103,7 @@ def test_tokens_of_every_kind_count(answer: AssistantMessage | CompactionEnd, ki
 def test_what_children_were_given_is_not_left_until_they_settle() -> None:
     spawned = SubagentSpawned(child="c", subagent="s", depth=1, invocation_id="i", task="t", tokens=50)
     lending = account_of(spawned, tokens=100)
-    assert (lending.left_of("tokens"), budget.allowance(lending)) == (50, 25)
+    assert (lending.left_of("tokens"), allowance(lending)) == (50, 25)
     settled = accounts.counted(lending, SubagentSettled(child="c", invocation_id="i", reason="completed", charged=10))
     assert settled.left_of("tokens") == 90
 

@@ -19,6 +19,7 @@ from flightlog_hookspecs.events import (
     AssistantDelta,
     AssistantMessage,
     BudgetAlert,
+    BudgetCharged,
     BudgetDegraded,
     BudgetGranted,
     CheckpointSkipped,
@@ -30,6 +31,7 @@ from flightlog_hookspecs.events import (
     GoalChecked,
     Head,
     InboxSplice,
+    Lent,
     LetterTaken,
     PluginFault,
     PluginLoaded,
@@ -134,6 +136,8 @@ TOLD = UserMessage(
 )
 TASK = SubagentSpawned(child="s/a", subagent="a", depth=1, invocation_id="u.1.1.0", task="look")
 BESIDE = evolve(TASK, background=True)
+LENDING = evolve(TASK, lent=(Lent(card="calls", amount=3),))
+CHARGED = BudgetCharged(card="calls", amount=2, invocation_id="u.1.1.0")
 CAME = SubagentSettled(child="s/a", invocation_id="u.1.1.0", reason="completed", result="blue")
 TWO: Log = (*STARTED, evolve(CALL, position=1, call_id="c2", invocation_id="u.1.1.1"))
 AGAIN = {"invocation_id": "u.1.1.1"}
@@ -239,11 +243,20 @@ CASES: dict[str, list[Case]] = {
         (REST, COMPRESSED),
         ((*STEP, HEADER), BUILT),
     ],
+    "budget-lent": [
+        ((*STARTED, LENDING), CHARGED),  # in a session without a budget
+        ((*STARTED, GRANTED), CHARGED),
+        ((*STARTED, GRANTED, TASK), CHARGED),
+        ((*STARTED, GRANTED, LENDING), evolve(CHARGED, card="requests")),
+        ((*STARTED, GRANTED, LENDING), evolve(CHARGED, amount=0)),
+        ((*STARTED, GRANTED, LENDING), evolve(CHARGED, invocation_id="u.1.1.1")),
+        ((*STARTED, GRANTED, LENDING, RESULT, CAME), CHARGED),
+    ],
     "budget-card": [
         (REST, evolve(GRANTED, card="money")),
         (REST, evolve(GRANTED, card="calls:")),
         (REST, evolve(GRANTED, card="tokens:look")),
-        (OF_TASK, evolve(GRANTED, most=0)),
+        (OF_TASK, evolve(GRANTED, most=-1)),
         (OF_TASK, evolve(ALERTED, card="money")),
     ],
     "context-place": [
@@ -617,6 +630,7 @@ PLACES: dict[type, tuple[Log, Event]] = {
     CheckpointWritten: (TASK_ANSWERED, HEAVY),
     CheckpointSkipped: (ARCHIVED, SKIPPED),
     BudgetGranted: ((CREATED, SUBMITTED), GRANTED),
+    BudgetCharged: ((*STARTED, GRANTED, LENDING), CHARGED),
     BudgetAlert: (OF_TASK, ALERTED),
     BudgetDegraded: ((*REST, GRANTED), COMPRESSED),
     ContextBuilt: (TASK_STEP, BUILT),

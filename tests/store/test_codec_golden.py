@@ -14,6 +14,7 @@ from flightlog_hookspecs.events import (
     AssistantDelta,
     AssistantMessage,
     BudgetAlert,
+    BudgetCharged,
     BudgetDegraded,
     BudgetGranted,
     CheckpointSkipped,
@@ -26,6 +27,7 @@ from flightlog_hookspecs.events import (
     GoalChecked,
     Head,
     InboxSplice,
+    Lent,
     LetterTaken,
     PluginFault,
     PluginLoaded,
@@ -198,6 +200,10 @@ EVENTS: tuple[Event, ...] = (
     BudgetAlert(card="tokens", used=8, most=10, level="exceeded", then="pauses", message="tokens: 8", resume_at_us=9),
     BudgetDegraded(move="shrink", reason="8 of 10", context_tokens=4, put_off=("the moon",), model="a:s"),
     ContextBuilt(attempt=1, model="a:m", tokens=40, head_tokens=7, messages=2, most=100),
+    SubagentSpawned(
+        child="c", subagent="b", depth=1, invocation_id="i", task="", tokens=9, lent=(Lent(card="calls", amount=2),)
+    ),
+    BudgetCharged(card="calls", amount=1, invocation_id="i"),
 )
 GOLDEN = (
     ('{"uid":"0123456789abcdef0123456789abcdef","title":"Ünïcode"}', "c6532fcb80064de3"),
@@ -309,6 +315,11 @@ GOLDEN = (
     ('{"card":"tokens","used":8,"most":10,"level":"exceeded","then":"pauses","resume_at_us":9}', "df25bf5c74e9750b"),
     ('{"move":"shrink","context_tokens":4,"put_off":["the moon"],"model":"a:s"}', "6ee34702da99f11e"),
     ('{"attempt":1,"model":"a:m","tokens":40,"head_tokens":7,"messages":2,"most":100}', "41f190172946715b"),
+    (
+        '{"child":"c","subagent":"b","depth":1,"invocation_id":"i","task":"","tokens":9,"lent":[{"card":"calls","amount":2}]}',
+        "4bb505a545cea43f",
+    ),
+    ('{"card":"calls","amount":1,"invocation_id":"i"}', "26598e267f8ad27a"),
 )
 """Of each row its data and the beginning of its digest."""
 

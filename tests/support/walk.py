@@ -26,6 +26,7 @@ from flightlog_hookspecs.events import (
     AssistantDelta,
     AssistantMessage,
     BudgetAlert,
+    BudgetCharged,
     BudgetDegraded,
     BudgetGranted,
     CheckpointLevel,
@@ -37,6 +38,7 @@ from flightlog_hookspecs.events import (
     GoalChecked,
     Head,
     InboxSplice,
+    Lent,
     LetterTaken,
     Message,
     PluginFault,
@@ -131,6 +133,7 @@ _cards = st.sampled_from(
     ]
 )
 _grants = st.builds(BudgetGranted, card=_cards, most=st.sampled_from([1, 3, 60, 2**40]), by=_brief)
+_loans = st.builds(Lent, card=_cards, amount=st.integers(0, 9))
 _alerts = st.builds(
     BudgetAlert,
     card=_cards | st.just("rate:tool:look"),
@@ -731,6 +734,7 @@ class Walk:
                 steps_per_turn=self._drawn(st.integers(0, 9)),
                 until_us=self._drawn(st.sampled_from([0, 1_700_000_000_000_000])),
                 tokens=self._drawn(st.none() | st.integers(0, 99)),
+                lent=self._drawn(st.lists(_loans, max_size=2).map(tuple)),
             ),
         )
 
@@ -743,7 +747,12 @@ class Walk:
             result=self._drawn(_words),
             charged=self._drawn(st.sampled_from([0, 0, 40])),
         )
-        return (settled, *(self._accept() if self.state.children[child].background else ()))
+        lent = {loan.card for loan in self.state.children[child].lent} if self.state.account else ()
+        charged = (
+            BudgetCharged(card=card, amount=self._drawn(st.integers(1, 9)), invocation_id=settled.invocation_id)
+            for card in lent
+        )
+        return (*charged, settled, *(self._accept() if self.state.children[child].background else ()))
 
     def _fault(self) -> tuple[Event, ...]:
         return (PluginFault(plugin="p", hook=self._drawn(_brief), error=self._drawn(_words)),)

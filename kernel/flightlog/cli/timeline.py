@@ -17,6 +17,7 @@ from flightlog_hookspecs.events import (
     AssistantDelta,
     AssistantMessage,
     BudgetAlert,
+    BudgetCharged,
     BudgetDegraded,
     BudgetGranted,
     CheckpointSkipped,
@@ -188,7 +189,7 @@ def described(event: Event, width: int = _DESCRIPTION_MAX_CHARS) -> str:
             return _listed(event.state, event.cause, event.message, again)
         case GoalChecked():
             return _listed(event.check, "met" if event.met else "not met", event.missing)
-        case BudgetGranted() | BudgetAlert() | BudgetDegraded() | ContextBuilt():
+        case BudgetGranted() | BudgetCharged() | BudgetAlert() | BudgetDegraded() | ContextBuilt():
             return _of_budget(event)
         case PluginLoaded() | PluginUnloaded():
             return one_line(f"{event.plugin} {event.version}")
@@ -228,10 +229,12 @@ def _of_timer(event: TimerSet | TimerFired | TimerCancelled) -> str:
             return _listed(event.timer, event.by and f"by {event.by}")
 
 
-def _of_budget(event: BudgetGranted | BudgetAlert | BudgetDegraded | ContextBuilt) -> str:
+def _of_budget(event: BudgetGranted | BudgetCharged | BudgetAlert | BudgetDegraded | ContextBuilt) -> str:
     match event:
         case BudgetGranted():
             return _listed(f"{event.card} {event.most}", event.by and f"by {event.by}")
+        case BudgetCharged():
+            return f"{one_line(event.card)} {event.amount}"
         case BudgetAlert():
             then = {"goes_on": "", "shed": "the call is left out", "pauses": "it pauses"}[event.then]
             return _listed(event.level, event.message or f"{event.card}: {event.used} of {event.most} are used", then)

@@ -15,12 +15,14 @@ from flightlog.core.changed import changed
 from flightlog_hookspecs.events import (
     AssistantMessage,
     BudgetAlert,
+    BudgetCharged,
     BudgetDegraded,
     BudgetGranted,
     CompactionEnd,
     CompactionStart,
     ContextBuilt,
     Event,
+    Lent,
     Move,
     RequestFailed,
     RequestSent,
@@ -42,6 +44,7 @@ _Counts = MappingProxyType[str, int]
 """Numbers by name. Not any mapping: joining two of these with `|` takes a third of the time."""
 
 _NOTHING: Final[_Counts] = MappingProxyType({})
+_NO_LOANS: Final[Mapping[str, tuple[Lent, ...]]] = MappingProxyType({})
 
 
 @frozen(kw_only=True, slots=False)
@@ -49,7 +52,7 @@ class Account:
     """What may be used (`cards`) and what was (`used`), both by the name of the card.
 
     `asked` are the tokens that the open request is taken to cost, `asked_of` is its model, `summarises` says that it is
-    for a summary; `lent` are those that children were given which are still at work. `warned` are the cards of which
+    for a summary; `lent` is what children were given which are still at work. `warned` are the cards of which
     much is used, `moves` what was done about tokens that run out since they were granted; then requests are to have at
     most `context_tokens`, `smaller` is the model that serves, and the `put_off` sub-goals wait. `halt` is why the
     session pauses. `grants` counts grants, the newest is `granted_by` somebody, `grants_then` as many as there were
@@ -65,7 +68,7 @@ class Account:
     asked_of: str = ""
     summarises: bool = False
     granted_by: str = ""
-    lent: Mapping[str, int] = _NOTHING
+    lent: Mapping[str, tuple[Lent, ...]] = _NO_LOANS
     warned: frozenset[str] = frozenset()
     moves: tuple[Move, ...] = ()
     context_tokens: int | None = None
@@ -92,14 +95,14 @@ class Account:
                 return self.used.get(card, 0)
 
     def left_of(self, card: str) -> int | None:
-        """How much of `card` is left, never below 0; None where it has no bound.
-
-        Of tokens, that is without what children may still use.
-        """
+        """How much of `card` is left, never below 0; None where it has no bound. Not what children may still use."""
         if card not in self.cards:
             return None
-        lent = sum(self.lent.values()) if card == "tokens" else 0
-        return max(0, self.cards[card] - self.used_of(card) - lent)
+        return max(0, self.cards[card] - self.used_of(card) - self.lent_of(card))
+
+    def lent_of(self, card: str) -> int:
+        """How much of `card` children may use that are still at work."""
+        return sum(loan.amount for loans in self.lent.values() for loan in loans if loan.card == card)
 
 
 EMPTY: Final = Account()
@@ -187,13 +190,18 @@ def _tool_call(account: Account, event: ToolCall) -> _Changes:
 
 
 def _spawned(account: Account, event: SubagentSpawned) -> _Changes:
-    lent = MappingProxyType({**account.lent, event.child: event.tokens or 0})
+    loans = (Lent(card="tokens", amount=event.tokens or 0), *event.lent)
+    lent = MappingProxyType({**account.lent, event.child: loans})
     return {"lent": lent, "used": _used(account, subagents=1)}
 
 
 def _settled(account: Account, event: SubagentSettled) -> _Changes:
     lent = MappingProxyType({child: lent for child, lent in account.lent.items() if child != event.child})
     return {"lent": lent, "used": _used(account, tokens=event.charged)}
+
+
+def _charged(account: Account, event: BudgetCharged) -> _Changes:
+    return {"used": _used(account, **{event.card: event.amount})}
 
 
 def _step_start(account: Account, event: StepStart) -> _Changes:
@@ -260,6 +268,7 @@ _COUNTS: Final[dict[type, Callable[[Account, Any], _Changes]]] = {
     StepStart: _step_start,
     StepEnd: _step_end,
     BudgetGranted: _granted,
+    BudgetCharged: _charged,
     BudgetAlert: _alert,
     BudgetDegraded: _degraded,
     TaskState: _task_state,

@@ -90,7 +90,7 @@ def warnings(account: Account | None) -> tuple[BudgetAlert, ...]:
     return tuple(
         BudgetAlert(card=card, used=account.used_of(card), most=most, level="warning")
         for card, most in account.cards.items()
-        if card not in ONE_CALL and card not in account.warned and account.used_of(card) >= WARN_RATIO * most
+        if card not in ONE_CALL and card not in account.warned and account.used_of(card) >= WARN_RATIO * most > 0
     )
 
 
@@ -186,7 +186,7 @@ def paused(account: Account, card: str, now_us: int, why: str = "") -> BudgetAle
         resume_at_us = (now_us // DAY_US + 1) * DAY_US
     elif card in ("step_s", "step_tokens"):
         resume_at_us = now_us + STEP_FREEZE_US
-    message = f"{card}: {used} of {most} are used" + (f", and {why}" if why else "")
+    message = f"{card}: {used} of {most} are used{_lent(account, card)}" + (f", and {why}" if why else "")
     return BudgetAlert(
         card=card,
         used=used,
@@ -196,6 +196,10 @@ def paused(account: Account, card: str, now_us: int, why: str = "") -> BudgetAle
         message=message,
         resume_at_us=resume_at_us,
     )
+
+
+def _lent(account: Account, card: str) -> str:
+    return f" or lent to children ({lent})" if (lent := account.lent_of(card)) else ""
 
 
 def pausing(alert: BudgetAlert) -> tuple[BudgetDegraded | BudgetAlert, ...]:
@@ -254,7 +258,7 @@ def shed(account: Account, card: str, *, core: bool) -> BudgetAlert:
         most=most,
         level="exceeded",
         then="pauses" if core else "shed",
-        message=f"{card}: all {most} are used",
+        message=f"{card}: all {most} are used{_lent(account, card)}",
     )
 
 
@@ -288,13 +292,7 @@ def charge(asked: int, answer: int, counted: int) -> int:
     return asked + answer if counted == 0 else (asked + answer) // 2
 
 
-def allowance(account: Account | None) -> int | None:
-    """What a child may use: half of what is left, so that any number of them have less than all of it."""
-    left = account.left_of("tokens") if account else None
-    return None if left is None else left // 2
-
-
 def no_child(account: Account | None, now_us: int) -> BudgetAlert | None:
     """That the session pauses since it has nothing for one more child; None when it has."""
-    used_up = [card for card in ("subagents", "tokens") if account and account.left_of(card) == 0]
+    used_up = [card for card in ("subagents", "tokens", "requests") if account and account.left_of(card) == 0]
     return paused(account, used_up[0], now_us) if account and used_up else None

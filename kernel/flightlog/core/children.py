@@ -8,8 +8,8 @@ from typing import Final
 
 from attrs import evolve
 
-from flightlog.core.account import DEFAULT_CARDS
 from flightlog.core.inbox import accepted, keyed_id, wakes
+from flightlog.core.lending import Settlement, settlement, unknown
 from flightlog.core.limits import CHILD_GOES_ON_MAX, SESSION_NAME_MAX_CHARS, Limits
 from flightlog.core.repair import SESSION_CLOSED
 from flightlog.core.spill import excerpt
@@ -17,13 +17,10 @@ from flightlog.core.state import State
 from flightlog_hookspecs.content import text_blocks
 from flightlog_hookspecs.events import (
     AssistantMessage,
-    BudgetGranted,
     Event,
     Message,
-    SubagentSettled,
     SubagentSpawned,
     TurnEnd,
-    TurnEndReason,
     UserMessage,
 )
 from flightlog_hookspecs.subagents import ChildState, Subagent
@@ -93,61 +90,29 @@ def ended(child: State, cause: str) -> TurnEnd:
     return TurnEnd(reason="aborted", cause=cause) if cause and not at_rest else end
 
 
-def outcome(task: SubagentSpawned, end: TurnEnd, words: str, max_chars: int, charged: int) -> SubagentSettled:
-    """What came of `task` when the child's last turn ended so, and what it `charged`."""
+def outcome(task: SubagentSpawned, end: TurnEnd, words: str, max_chars: int, child: State | None) -> Settlement:
+    """What came of `task` when the last turn of `child` ended so; None is one whose log cannot be read."""
     if end.reason == "completed":
         result = words or "(It ended without words.)"
     else:
         why = ": ".join(filter(None, (end.reason, end.cause, end.code, end.message)))
         result = f"The subagent {task.subagent!r} did not finish ({why}). Its session is {task.child!r}."
         result += f"\nIts last words: {words}" if words else ""
-    return settlement(task, end.reason, excerpt(result, max_chars, f"session {task.child!r}"), charged)
+    words = excerpt(result, max_chars, f"session {task.child!r}")
+    return unknown(task, end.reason, words) if child is None else settlement(task, end.reason, words, child)
 
 
-def settlement(
-    task: SubagentSpawned, reason: TurnEndReason, result: str, charged: int | None = None
-) -> SubagentSettled:
-    """That `task` came to this. Where nobody knows what it `charged`, it counts as all that it was given."""
-    return SubagentSettled(
-        child=task.child,
-        invocation_id=task.invocation_id,
-        reason=reason,
-        result=result,
-        charged=(task.tokens or 0) if charged is None else charged,
-    )
-
-
-def granting(child: State, task: SubagentSpawned, parent: State) -> tuple[BudgetGranted, ...]:
-    """What `task` lets its child use, unless the child's log has it: on top of what earlier tasks have used.
-
-    Where that is no number of tokens, a child has a budget all the same, if its `parent` has one.
-    """
-    account = child.account
-    if parent.account is None or (account is not None and account.granted_by == task.invocation_id):
-        return ()
-    card, more = ("retries", DEFAULT_CARDS["retries"]) if task.tokens is None else ("tokens", task.tokens)
-    used = account.used_of(card) if account else 0
-    return (BudgetGranted(card=card, most=max(1, used + more), by=task.invocation_id),)
-
-
-def charged(child: State, task: SubagentSpawned) -> int:
-    """What the child has used for `task`, as far as it had a budget."""
-    account = child.account
-    if task.tokens is None or account is None or account.granted_by != task.invocation_id:
-        return 0
-    return max(0, account.used_of("tokens") - (account.cards["tokens"] - task.tokens))
-
-
-def settling(state: State, settled: SubagentSettled) -> tuple[Event, ...]:
+def settling(state: State, settlement: Settlement) -> tuple[Event, ...]:
     """The events that settle a task in the parent's log; none when it was settled before.
 
     What came of one in the background is a message that cuts into the running turn, or brings one about.
     """
+    settled = settlement.settled
     task = state.children[settled.child]
     if settled.child not in state.unsettled or task.invocation_id != settled.invocation_id:
         return ()
     if not task.background:
-        return (settled,)
+        return settlement.events
     content = text_blocks(f"[{task.subagent} {settled.child!r}: {settled.reason}]\n{settled.result}")
     message = accepted(state, "steer", keyed_id(f"{settled.invocation_id} settled"), content)
-    return settled, evolve(message, source="subagent")
+    return *settlement.events, evolve(message, source="subagent")

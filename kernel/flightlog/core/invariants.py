@@ -25,6 +25,7 @@ from flightlog_hookspecs.events import (
     AssistantDelta,
     AssistantMessage,
     BudgetAlert,
+    BudgetCharged,
     BudgetDegraded,
     BudgetGranted,
     CheckpointSkipped,
@@ -90,7 +91,8 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         "splice-names": "a splice names the message it removes",
         "splice-cause": "accepted adds at the end of its slot, edited replaces in place, other causes only remove",
         "budget-missing": "alerts, moves and built contexts stand in a session with a budget",
-        "budget-card": "budget/granted and budget/alert name a card, and more than nothing is granted",
+        "budget-card": "budget/granted and budget/alert name a card, and no less than nothing is granted",
+        "budget-lent": "budget/charged names a card that the child of an open task was lent a part of",
         "context-place": "context/built stands before the next attempt of an open step",
         "plugin-loaded": "plugin/unloaded names a plugin that is registered",
         "letter-once": "a letter is taken at most once",
@@ -343,8 +345,15 @@ def _names_checkpoint(state: State, event: CheckpointSkipped | TaskResynced) -> 
 def _granted(state: State, event: BudgetGranted) -> None:
     if state.closed or (state.epoch == 0 and state.task is None):
         raise Illegal("closed", "budget/granted while no owner has the session open")
-    if not is_card(event.card) or event.most <= 0:
+    if not is_card(event.card) or event.most < 0:
         raise Illegal("budget-card", f"{event.most} of {event.card!r} are granted")
+
+
+def _charged(state: State, event: BudgetCharged) -> None:
+    open_tasks = [state.children[child] for child in state.unsettled]
+    lent = {loan.card for task in open_tasks if task.invocation_id == event.invocation_id for loan in task.lent}
+    if state.account is None or event.card not in lent or event.amount <= 0:
+        raise Illegal("budget-lent", f"{event.amount} of {event.card!r} are charged for {event.invocation_id!r}")
 
 
 def _of_budget(state: State, event: BudgetAlert | BudgetDegraded | ContextBuilt) -> None:
@@ -607,6 +616,7 @@ _CHECKS: dict[type, Callable[[State, Any], object]] = {
     CheckpointWritten: _checkpoint,
     CheckpointSkipped: _names_checkpoint,
     BudgetGranted: _granted,
+    BudgetCharged: _charged,
     BudgetAlert: _alert,
     BudgetDegraded: _of_budget,
     ContextBuilt: _context_built,

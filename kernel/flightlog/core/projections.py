@@ -27,6 +27,7 @@ from flightlog_hookspecs.events import (
     AssistantDelta,
     AssistantMessage,
     BudgetAlert,
+    BudgetCharged,
     BudgetDegraded,
     BudgetGranted,
     CheckpointSkipped,
@@ -565,7 +566,7 @@ def _name(event: Event) -> str | None:
             return displayed(event.cause) or None
         case GoalChecked():
             return displayed(event.check)
-        case BudgetGranted() | BudgetAlert():
+        case BudgetGranted() | BudgetCharged() | BudgetAlert():
             return displayed(event.card)
         case BudgetDegraded():
             return event.move

@@ -31,12 +31,14 @@ from flightlog.core import checkpoints
 from flightlog.core.doubt import done
 from flightlog.core.facts import fitting, noted
 from flightlog.core.fold import asked_about
+from flightlog.core.lending import unknown
 from flightlog.core.state import Call, State, Step
 from flightlog.core.tokens import estimate
 from flightlog_hookspecs.content import Block, TextBlock, text_blocks
 from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantMessage,
+    BudgetCharged,
     CompactionEnd,
     Event,
     RequestFailed,
@@ -126,15 +128,14 @@ def withdrawn(state: State, call: Call) -> tuple[ApprovalDecided, ...]:
     return (ApprovalDecided(asked_seq=call.asked_seq, decision="cancelled", by="kernel"),)
 
 
-def abandoned(state: State, call: Call) -> tuple[SubagentSettled, ...]:
+def abandoned(state: State, call: Call) -> tuple[BudgetCharged | SubagentSettled, ...]:
     """That nobody waits any more for the child that `call` waited for, if it did; it can be resumed on its own."""
     tasks = [state.children[child] for child in state.unsettled] if call.started else []
     return tuple(
-        SubagentSettled(
-            child=task.child, invocation_id=task.invocation_id, reason="interrupted", charged=task.tokens or 0
-        )
+        event
         for task in tasks
         if call.started and task.invocation_id == call.started.invocation_id and not task.background
+        for event in unknown(task, "interrupted").events
     )
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from attrs import evolve, frozen
 
-from flightlog.core.children import granting
+from flightlog.core.lending import granting
 from flightlog.core.limits import Limits
 from flightlog.runtime.child_run import Child
 from flightlog.runtime.journal import Journal

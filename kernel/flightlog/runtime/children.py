@@ -23,21 +23,20 @@ from typing import Final
 
 import trio
 
-from flightlog.core.budget import allowance, no_child, pausing
+from flightlog.core.budget import no_child, pausing
 from flightlog.core.children import (
     GO_ON,
-    charged,
     child_name,
     ended,
     goes_on_as,
     last_words,
     objection,
     outcome,
-    settlement,
     settling,
     states_of,
 )
 from flightlog.core.inbox import keyed_id, removed, waiting, wakes
+from flightlog.core.lending import Settlement, allowance, loans, unknown
 from flightlog.core.limits import CHILD_POLL_S, CHILD_WAIT_S
 from flightlog.core.state import State
 from flightlog.runtime.child_opening import House, opened, tools_for
@@ -57,7 +56,7 @@ from flightlog_hookspecs.errors import (
     ToolError,
     UsageError,
 )
-from flightlog_hookspecs.events import BudgetAlert, Event, SubagentSettled, SubagentSpawned, TurnEnd
+from flightlog_hookspecs.events import BudgetAlert, Event, SubagentSpawned, TurnEnd
 from flightlog_hookspecs.subagents import ChildEnd, ChildState, Subagent
 
 CALLED_OFF: Final = "called off by its parent"
@@ -129,13 +128,13 @@ class Children:
     ) -> ChildEnd:
         """See `flightlog_hookspecs.Children`. `before` is the task that the call gave when it was started before."""
         task, tools = await self._assigned(subagent, text, invocation_id, before, background=False)
-        settled = settlement(task, "aborted", f"The call was cut off. The session of the child is {task.child!r}.")
+        settled = unknown(task, "aborted", f"The call was cut off. The session of the child is {task.child!r}.")
         try:
             settled = await self._waited_for(task, subagent, tools, stopped)
         finally:
             with trio.CancelScope(shield=True):
-                await self._journal.append(partial(settling, settled=settled), barrier=True)
-        return ChildEnd(child=task.child, reason=settled.reason, text=settled.result)
+                await self._journal.append(partial(settling, settlement=settled), barrier=True)
+        return ChildEnd(child=task.child, reason=settled.settled.reason, text=settled.settled.result)
 
     async def start(self, subagent: Subagent, text: str, invocation_id: str, before: SubagentSpawned | None) -> str:
         """See `flightlog_hookspecs.Children`. For `before` see `run`."""
@@ -234,6 +233,7 @@ class Children:
                 steps_per_turn=subagent.steps_per_turn or 0,
                 until_us=self._until_us(subagent) if background else 0,
                 tokens=allowance(state.account),
+                lent=loans(state),
             )
             return (spawned,)
 
@@ -257,7 +257,7 @@ class Children:
 
     async def _waited_for(
         self, task: SubagentSpawned, subagent: Subagent, tools: tuple[str, ...], stopped: trio.Event
-    ) -> SubagentSettled:
+    ) -> Settlement:
         """What comes of the task of a child that its call waits for."""
         try:
             async with opened(self._journal, self._house, task, subagent, tools) as (child, journal):
@@ -359,19 +359,18 @@ class Children:
         if isinstance(error, LogCorrupt):
             check_refused(self._journal.store, task.child, error)
 
-    def _outcome(self, task: SubagentSpawned, journal: Journal, cause: str = "") -> SubagentSettled:
+    def _outcome(self, task: SubagentSpawned, journal: Journal, cause: str = "") -> Settlement:
         words = last_words(journal.history.messages(), keyed_id(task.invocation_id))
         end = ended(journal.state, cause)
-        spent = charged(journal.state, task)
-        return outcome(task, end, words, self._house.limits.tool_output_max_chars, spent)
+        return outcome(task, end, words, self._house.limits.tool_output_max_chars, journal.state)
 
-    def _failed(self, task: SubagentSpawned, error: Exception) -> SubagentSettled:
+    def _failed(self, task: SubagentSpawned, error: Exception) -> Settlement:
         end = TurnEnd(reason="error", message=self._house.redact(described(error)))
-        return outcome(task, end, "", self._house.limits.tool_output_max_chars, task.tokens or 0)
+        return outcome(task, end, "", self._house.limits.tool_output_max_chars, None)
 
-    async def _settle(self, settled: SubagentSettled) -> None:
+    async def _settle(self, settlement: Settlement) -> None:
         def events(state: State) -> Sequence[Event]:
-            return settling(state, settled)
+            return settling(state, settlement)
 
         try:
             await self._journal.append(events, barrier=True)

@@ -16,6 +16,7 @@ from flightlog_hookspecs.events import (
     AssistantDelta,
     AssistantMessage,
     BudgetAlert,
+    BudgetCharged,
     BudgetDegraded,
     BudgetGranted,
     CheckpointSkipped,
@@ -298,6 +299,10 @@ def _budget_granted(event: BudgetGranted, seq: int) -> Derived:
     return Derived(position=event.most, name=shown(event.card), status=shown(event.by) or None)
 
 
+def _budget_charged(event: BudgetCharged, seq: int) -> Derived:
+    return Derived(position=event.amount, message_id=shown(event.invocation_id), name=shown(event.card))
+
+
 def _budget_alert(event: BudgetAlert, seq: int) -> Derived:
     return Derived(
         position=event.used,
@@ -382,6 +387,7 @@ _COLUMNS: Final[dict[type, Callable[[Any, int], Derived]]] = {
     CheckpointSkipped: _checkpoint_skipped,
     TaskState: _task_state,
     BudgetGranted: _budget_granted,
+    BudgetCharged: _budget_charged,
     BudgetAlert: _budget_alert,
     BudgetDegraded: _budget_degraded,
     ContextBuilt: _context_built,

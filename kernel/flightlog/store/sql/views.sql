@@ -201,13 +201,14 @@ FROM (
               ELSE (SELECT coalesce(sum(
                 CASE WHEN g.name = 'tokens' THEN CASE WHEN e.kind = 'compaction/start' THEN CASE WHEN e.lost THEN e.input_tokens END ELSE e.charged END
                      WHEN g.name = 'summary_tokens' THEN CASE WHEN e.kind = 'compaction/end' THEN e.charged WHEN e.lost THEN e.input_tokens END
+                     WHEN e.kind = 'budget/charged' THEN CASE WHEN e.name = g.name THEN e.position END
                      WHEN g.name = 'requests' THEN e.kind = 'request/sent' OR e.kind = 'compaction/start'
                      WHEN g.name LIKE 'requests:%' THEN (e.kind = 'request/sent' OR e.kind = 'compaction/start') AND substr(e.model, 1, length(g.name) - 8) = substr(g.name, 10) || ':'
                      WHEN g.name = 'calls' THEN e.kind = 'tool/call'
                      WHEN g.name LIKE 'calls:%' THEN e.kind = 'tool/call' AND e.name = substr(g.name, 7)
                      WHEN g.name = 'retries' THEN e.kind = 'request/failed' AND e.status <> 'interrupted'
                      WHEN g.name = 'subagents' THEN e.kind = 'subagent/spawned' END), 0)
-              FROM (SELECT u.kind, u.name, u.status, u.charged, u.input_tokens,
+              FROM (SELECT u.kind, u.name, u.position, u.status, u.charged, u.input_tokens,
                            CASE u.kind WHEN 'request/sent' THEN (SELECT h.name FROM events h WHERE h.session = u.session AND h.seq = u.ref_seq)
                                        WHEN 'compaction/start' THEN u.name END AS model,
                            u.kind = 'compaction/start' AND (SELECT n.kind FROM events n WHERE n.session = u.session AND n.seq > u.seq  -- its owner died
@@ -215,7 +216,7 @@ FROM (
                     FROM events u WHERE u.session = g.session
                       AND (u.kind = 'assistant/message' OR u.kind = 'request/sent' OR u.kind = 'request/failed' OR u.kind = 'compaction/end'
                         OR u.kind = 'compaction/start' AND u.status = 'summarise' OR u.kind = 'tool/call' AND u.attempt IS NULL  -- there: it started again
-                        OR u.kind = 'subagent/spawned' OR u.kind = 'subagent/settled')) e) END AS used,
+                        OR u.kind = 'subagent/spawned' OR u.kind = 'subagent/settled' OR u.kind = 'budget/charged')) e) END AS used,
          (SELECT max(a.seq) FROM events a WHERE a.session = g.session AND a.kind = 'budget/alert' AND a.name = g.name AND a.status = 'warning') AS warned,
          (SELECT max(a.seq) FROM events a WHERE a.session = g.session AND a.kind = 'budget/alert' AND a.name = g.name AND a.status = 'exceeded') AS exceeded,
          (SELECT max(d.seq) FROM events d WHERE g.name = 'tokens' AND d.session = g.session AND d.kind = 'budget/degraded') AS degraded
