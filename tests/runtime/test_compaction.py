@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,18 @@ import flightlog
 from flightlog import Limits
 from flightlog.core.resync import reads
 from flightlog.testing import Bundle, Cue, calls, words
-from flightlog_hookspecs import Compactor, Finish, Hook, PromptSection, RequestView, StepView, Veto
+from flightlog_hookspecs import (
+    Compactor,
+    FailedRequest,
+    Finish,
+    Hook,
+    PromptSection,
+    RequestView,
+    Retry,
+    StepView,
+    Veto,
+    hook,
+)
 from flightlog_hookspecs.errors import ProviderError
 from flightlog_hookspecs.events import (
     CheckpointWritten,
@@ -41,10 +53,11 @@ async def worked(
     *compactors: Compactor,
     chars: int = 600,
     sections: Sequence[PromptSection] = (),
+    hooks: Sequence[Hook] = (),
     **options: Any,
 ) -> TurnEnd:
     """One turn of work; returns how it ended."""
-    bundle = Bundle(compactors=compactors, sections=sections)
+    bundle = Bundle(compactors=compactors, sections=sections, hooks=hooks)
     async with session_of(path, model, looking(chars), plugins=[bundle], **options) as session:
         await session.followup("go")
         await session.run()
@@ -151,6 +164,26 @@ async def test_a_provider_that_finds_it_too_long_is_asked_once_more_with_less(tm
     assert failed
     assert {each.failure for each in failed} == {"context_overflow"}
     assert_at_rest(path, model)
+
+
+async def test_no_hook_has_what_was_too_long_sent_again_as_it_is(tmp_path: Path) -> None:
+    """Some adapters call it retryable, and a hook may retry whatever it likes: it would not fit that time either."""
+    path, model = tmp_path / "a.db", LongWork(refuses_over=500, retryable=True)
+
+    def summary(answers: int) -> Sequence[Cue]:
+        model.refuses_over = 1
+        return words(f"{answers} answers")
+
+    @hook("on_request_error")
+    async def again(failed: FailedRequest) -> Retry:
+        return Retry(after_s=0)
+
+    model.summary = summary
+    shortens = Compactor(name="sums", instruction=INSTRUCTION, keep_steps=1)
+    end = await worked(path, model, shortens, chars=100, hooks=[again])
+    assert (end.reason, end.code) == ("error", "context_overflow")
+    assert len(events_of(path, RequestFailed)) == 2
+    assert all(before != after for before, after in pairwise(model.requests))
 
 
 async def test_it_is_asked_once_more_only(tmp_path: Path) -> None:

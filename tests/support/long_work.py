@@ -46,6 +46,7 @@ class LongWork(FakeModel):
     steps: int = 12
     summary: Callable[[int], Sequence[Cue]] = lambda answers: words(f"{answers} answers")
     refuses_over: int | None = None
+    retryable: bool = False
     counts: float = 0.0
     instruction: str = INSTRUCTION
     sizes: list[int] = field(factory=list, init=False)
@@ -60,7 +61,7 @@ class LongWork(FakeModel):
         asked = isinstance(last, UserMessage) and last.source == "kernel" and last.text == self.instruction
         if self.refuses_over is not None and tokens_of(request) > self.refuses_over:
             self.sizes += [] if asked else [tokens_of(request)]
-            raise ProviderError("context_overflow", "too long")
+            raise ProviderError("context_overflow", "too long", retryable=self.retryable)
         if asked:
             assert_conversation(messages[:-1])
             self.asked += 1

@@ -156,11 +156,12 @@ class Requests:
         failed = RequestFailed(
             attempt=attempt, failure=error.kind, message=message, retryable=error.retryable, charged=charged
         )
-        if advice.answer is None and left and error.kind == OVERFLOW and self._may_shorten(state):
-            return [*advice.faults, failed, RequestRetry(attempt=attempt + 1, delay_ms=0)]
+        other = advice.answer.model if isinstance(advice.answer, Switch) else ""
+        if error.kind == OVERFLOW and not other:  # as it is, it will not fit the next time either
+            shorter = [RequestRetry(attempt=attempt + 1, delay_ms=0)] if left and self._may_shorten(state) else []
+            return [*advice.faults, failed, *shorter]
         if advice.answer is None or not left:
             return [*advice.faults, failed]
-        other = advice.answer.model if isinstance(advice.answer, Switch) else ""
         retry = RequestRetry(attempt=attempt + 1, delay_ms=round(advice.answer.after_s * 1000), model=other)
         return [*advice.faults, failed, retry]
 
