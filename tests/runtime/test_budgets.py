@@ -14,6 +14,7 @@ from flightlog import Budget, Kernel, SubGoal
 from flightlog.core import account as accounts
 from flightlog.errors import UsageError
 from flightlog.events import (
+    AssistantMessage,
     BudgetAlert,
     BudgetDegraded,
     BudgetGranted,
@@ -124,9 +125,9 @@ async def test_tokens_that_run_out_make_the_context_shorter_then_the_goal_then_t
 
 async def test_what_was_put_off_keeps_a_task_from_being_completed(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    replies = [*looking(9, usage=Usage(input_tokens=850)), words("The main part is done.")]
+    replies = [*looking(9, usage=Usage(input_tokens=1_700)), words("The main part is done.")]
     async with opened(path, FakeModel(replies), look, plugins=[SHORTENS]) as kernel:
-        await submitted(kernel, Budget(tokens=9_000), sub_goals=["sell it"], degradation=["shrink"])
+        await submitted(kernel, Budget(tokens=18_000), sub_goals=["sell it"], degradation=["shrink"])
         assert await go_on(kernel) == "paused quota put off until more tokens are granted: sell it"
         await kernel.tasks.grant("t", Budget(tokens=9_000))
         assert await go_on(kernel) == "completed"
@@ -166,6 +167,18 @@ async def test_a_card_holds_whatever_the_provider_counts(tmp_path: Path, usage: 
     assert rest.startswith(("paused quota tokens:", "failed"))
     assert len(model.requests) < 100
     assert_within(path)
+
+
+@pytest.mark.parametrize("counts", [0.001, 0.4, 0.6])
+async def test_no_request_counts_less_than_half_of_its_estimate_however_often_too_little_was_said(
+    tmp_path: Path, counts: float
+) -> None:
+    path, model = tmp_path / "a.db", LongWork(steps=9, counts=counts)
+    async with opened(path, model, long_work.looking(600)) as kernel:
+        await submitted(kernel, Budget(tokens=100_000))
+        assert await go_on(kernel) == "completed"
+    charged = [answer.charged for answer in events_of(path, AssistantMessage, "t")]
+    assert [size // 2 <= counted for size, counted in zip(model.sizes, charged, strict=True)] == [True] * 10
 
 
 async def test_an_answer_without_an_end_is_cut_off_where_the_card_ends(tmp_path: Path) -> None:
@@ -487,8 +500,8 @@ async def test_after_a_step_of_high_risk_the_tasks_own_model_serves(tmp_path: Pa
 
 @pytest.mark.parametrize("chosen", [False, True], ids=["before", "once it served"])
 async def test_a_worker_without_the_smaller_model_goes_on_with_the_task_s_own(tmp_path: Path, chosen: bool) -> None:
-    path, usage = tmp_path / "a.db", Usage(input_tokens=1000)
-    small, budget = FakeModel(looking(40, usage=usage), "small"), Budget(tokens=20_000, calls=18 if chosen else 5)
+    path, usage = tmp_path / "a.db", Usage(input_tokens=3000)
+    small, budget = FakeModel(looking(40, usage=usage), "small"), Budget(tokens=60_000, calls=18 if chosen else 5)
     async with opened(path, [FakeModel(looking(40, usage=usage)), small], look) as kernel:
         await submitted(kernel, budget, smaller_model="small:m", degradation=["smaller_model"], max_steps=99)
         assert (await go_on(kernel)).startswith("paused quota calls")
@@ -542,13 +555,10 @@ def used_of(path: Path) -> dict[str, int]:
 async def test_a_task_that_was_killed_five_times_has_used_all_it_has_used(tmp_path: Path) -> None:
     path, boundaries = tmp_path / "a.db", [2]
     await whole_flight(path, boundaries, Budget(tokens=9_000))
-    before = 0
+    before, rows = 0, boundaries[len(boundaries) // 2]
     for life in range(5):
-        rows = (
-            next(row for row in boundaries[len(boundaries) // 2 :] if row > 0)
-            if life == 0
-            else len(records_of(path, "t")) - 2
-        )
+        if life:  # what a life began with was durable before it
+            rows = max(rows, len(records_of(path, "t")) - 2)
         cut = tmp_path / f"life {life}.db"
         cut_log(path, cut, rows, "t")
         used = used_of(cut).get("tokens", 0)

@@ -80,12 +80,13 @@ SUMMARIES: dict[str, Callable[[int], Sequence[Cue]]] = {
     window=st.sampled_from([150, 500, 700, 800, 1200]),
     compactor=st.none() | st.sampled_from([PRUNES, SUMMARISES]),
     summary=st.sampled_from(["good", *SUMMARIES]),
+    counts=st.sampled_from([0.0, 0.01, 0.5, 1.0, 2.0]),
 )
-async def test_every_request_fits_or_the_turn_ends_without_it(
-    steps: int, chars: int, window: int, compactor: Compactor | None, summary: str, tmp_path: Path
+async def test_every_request_fits_or_the_turn_ends_without_it_whatever_the_provider_counts(
+    steps: int, chars: int, window: int, compactor: Compactor | None, summary: str, counts: float, tmp_path: Path
 ) -> None:
     path = subfolder(tmp_path) / "a.db"
-    model = LongWork(steps=steps, window_tokens=window, summary=SUMMARIES[summary])
+    model = LongWork(steps=steps, window_tokens=window, summary=SUMMARIES[summary], counts=counts)
     end = await worked(path, model, *([compactor] if compactor else []), chars=chars)
     assert all(size <= window * 0.75 for size in model.sizes)
     assert len(model.sizes) == len(events_of(path, RequestSent))

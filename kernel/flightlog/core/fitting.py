@@ -33,9 +33,10 @@ MESSAGE_TOKENS: Final = 4
 FILE_TOKENS: Final = 1600
 """What a file is taken to cost: about that of a large picture."""
 
-RATIO_MIN: Final = 0.5
+RATIO_MIN: Final = 1.0
 RATIO_MAX: Final = 3.0
-"""So far a provider's own count corrects the estimates."""
+"""So far a provider's own count corrects the estimates, upwards only: by one that says too little, a request would
+outgrow its window, and what it counts at least would become less with what is said of it."""
 
 PRUNE_MIN_TOKENS: Final = 64
 """A result is shortened if that saves so many tokens at least."""
@@ -83,7 +84,7 @@ def room(window: int | None, limits: Limits, task: TaskSubmitted | None) -> int 
 class Measure:
     """About how many tokens the next request of a session has. Each message is counted once.
 
-    The estimates are corrected by what the newest answer says that its request had.
+    The estimates are corrected by what the newest answer says that its request had, if that is more.
     """
 
     total: int = field(default=0, init=False)

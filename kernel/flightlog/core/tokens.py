@@ -4,7 +4,7 @@ Tokenizers differ by a third between models, and each costs megabytes; what deci
 neither. So the text is cut the way they all cut it first (words with the space before them, digits by threes, runs of
 signs), and each piece costs what pieces of its class cost on average. The weights were fitted to a published tokenizer
 over English, Chinese, code and JSON; `benchmarks/token_estimate.py` holds them against it. What a provider counts
-differently shows in the usage it reports, and corrects the estimate.
+beyond that shows in the usage it reports, and corrects the estimate.
 """
 
 from __future__ import annotations
