@@ -10,9 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flightlog import Limits
-from flightlog.core.fitting import Measure, Prune, Summarise, Wish, cost, head_cost, judged, least, room, shorter
+from flightlog.core.fitting import (
+    FILE_TOKENS,
+    Measure,
+    Prune,
+    Summarise,
+    Wish,
+    cost,
+    head_cost,
+    judged,
+    least,
+    room,
+    shorter,
+)
 from flightlog.core.history import History
-from flightlog_hookspecs import FinishReason, Head, TextBlock, ThinkingBlock, ToolCallBlock
+from flightlog_hookspecs import Block, FileBlock, FinishReason, Head, TextBlock, ThinkingBlock, ToolCallBlock
 from flightlog_hookspecs.content import text_blocks
 from flightlog_hookspecs.events import AssistantMessage, TaskSubmitted, ToolResult, UserMessage
 from support.conversation import assert_conversation
@@ -191,6 +203,54 @@ def test_thinking_that_is_not_sent_does_not_count() -> None:
     bound = measure.take(HEAD, history, bound_thinking=True)
     assert measured(history).total - bound == cost(thought) - cost(thought, thinking=False) > 100
     assert head_cost(HEAD) < bound
+
+
+def of_file(media_type: str, size_bytes: int) -> int:
+    return beside(FileBlock(media_type=media_type, sha256="0" * 64, size_bytes=size_bytes))
+
+
+def beside(block: Block, replay: str = "") -> int:
+    """What an answer costs more with that block, and with that state."""
+    bare = AssistantMessage(attempt=1, content=(TextBlock(text="so"),), finish="stop")
+    return cost(evolve(bare, content=(*bare.content, block), replay=replay)) - cost(bare)
+
+
+TEXTS = ["text/plain", "text/csv", "application/json", "application/xml", "application/problem+json"]
+
+
+@given(
+    kind=st.sampled_from([*TEXTS, "image/png", "image/svg+xml", "application/pdf", "audio/mpeg", "application/zip"]),
+    sizes=st.tuples(st.integers(1, 20_000_000), st.integers(1, 20_000_000)),
+)
+def test_a_file_costs_no_less_than_a_smaller_one_of_its_kind_and_all_of_its_words_if_it_is_text(
+    kind: str, sizes: tuple[int, int]
+) -> None:
+    small, large = min(sizes), max(sizes)
+    assert of_file(kind, small) <= of_file(kind, large)
+    if kind in TEXTS:
+        assert large / 3 <= of_file(kind, large) <= large / 3 + 40
+    else:
+        assert of_file(kind, small) >= FILE_TOKENS
+
+
+def test_a_picture_costs_the_same_whatever_its_size_and_a_document_more_the_larger_it_is() -> None:
+    assert of_file("image/png", 20_000_000) == of_file("image/png", 20) == FILE_TOKENS
+    assert of_file("application/pdf", 20) == FILE_TOKENS
+    assert of_file("application/pdf", 10_000_000) > of_file("application/pdf", 1_000_000) > 2 * FILE_TOKENS
+
+
+def test_what_a_provider_has_sent_back_to_it_costs_as_long_as_it_is_sent() -> None:
+    sealed = ThinkingBlock(text="", replay="x" * 40_000)
+    assert beside(sealed) == 8_000
+    answer = AssistantMessage(attempt=1, content=(sealed, TextBlock(text="so")), finish="stop")
+    assert cost(answer, thinking=False) == cost(evolve(answer, content=(TextBlock(text="so"),)))
+    assert beside(TextBlock(text=""), replay="x" * 500) == 100
+
+
+def test_thinking_that_its_state_repeats_costs_once() -> None:
+    said = beside(ThinkingBlock(text=LONG))
+    assert beside(ThinkingBlock(text=LONG, replay=LONG + "s" * 500)) == said + 100
+    assert beside(ThinkingBlock(text=LONG, replay='{"field":"reasoning"}')) == said
 
 
 @pytest.mark.parametrize(

@@ -15,16 +15,20 @@ from hypothesis import strategies as st
 import flightlog
 from flightlog import Limits
 from flightlog.core.resync import reads
-from flightlog.testing import Bundle, Cue, calls, words
+from flightlog.testing import Bundle, Cue, FakeModel, calls, words
 from flightlog_hookspecs import (
+    BlockEnd,
+    BlockStart,
     Compactor,
     FailedRequest,
+    FileBlock,
     Finish,
     Hook,
     PromptSection,
     RequestView,
     Retry,
     StepView,
+    ThinkingBlock,
     Veto,
     hook,
 )
@@ -103,6 +107,24 @@ async def test_without_a_compactor_the_turn_ends_and_says_how_long_it_is(tmp_pat
     end = await worked(tmp_path / "a.db", LongWork(window_tokens=600))
     assert (end.reason, end.code) == ("error", "context_overflow")
     assert end.message.endswith("tokens, and 450 fit: nothing can shorten it")
+
+
+async def test_a_text_that_is_too_long_is_not_sent_as_a_file_either(tmp_path: Path) -> None:
+    model = LongWork(window_tokens=10_000)
+    async with session_of(tmp_path / "a.db", model) as session:
+        await session.followup((FileBlock.of(b"word and so on " * 30_000, name="a.txt"),))
+        turn = await session.run()
+    assert (turn.code, model.requests) == ("context_overflow", [])
+
+
+async def test_reasoning_that_is_sent_back_encrypted_counts_for_the_next_request(tmp_path: Path) -> None:
+    sealed = ThinkingBlock(text="", replay='{"state":"' + "QkFzZTY0" * 5_000 + '"}')
+    thought: list[Cue] = [BlockStart(index=0, type="thinking"), BlockEnd(index=0, block=sealed)]
+    model = FakeModel([[*thought, *calls(("look", {"at": 1}))]], window_tokens=10_000)
+    async with session_of(tmp_path / "a.db", model, looking(60)) as session:
+        await session.followup("go")
+        turn = await session.run()
+    assert (turn.code, len(model.requests)) == ("context_overflow", 1)
 
 
 async def test_without_a_window_and_a_limit_nothing_is_checked(tmp_path: Path) -> None:

@@ -31,7 +31,21 @@ MESSAGE_TOKENS: Final = 4
 """What a message costs beside its words."""
 
 FILE_TOKENS: Final = 1600
-"""What a file is taken to cost: about that of a large picture."""
+"""What a picture is taken to cost, whatever its size, since providers scale it down; no file but a text costs less."""
+
+TEXT_BYTES: Final = 3
+"""So many bytes of a text file are a token: its words are not at hand here, so this is on the safe side."""
+
+PDF_BYTES: Final = 50
+"""So many of a document are one. Its pages count, each some 2,000: as scans they are large, as words much smaller."""
+
+OTHER_BYTES: Final = 500
+"""So many of any other file are one, as of sound and film; most that is neither is not shown to models at all."""
+
+STATE_CHARS: Final = 5
+"""So many characters of a provider's state are a token: encrypted reasoning in base64 was four bytes a token before."""
+
+_TEXTS: Final = frozenset({"application/json", "application/xml", "application/yaml", "application/toml"})
 
 RATIO_MIN: Final = 1.0
 RATIO_MAX: Final = 3.0
@@ -55,19 +69,35 @@ def head_cost(head: Head) -> int:
 
 def cost(message: Message, *, thinking: bool = True) -> int:
     """About how many tokens a message is; without `thinking` it is sent without that."""
-    return MESSAGE_TOKENS + sum(
-        _block_cost(block) for block in message.content if thinking or not isinstance(block, ThinkingBlock)
-    )
+    state = len(message.replay) // STATE_CHARS if isinstance(message, AssistantMessage) else 0
+    blocks = (block for block in message.content if thinking or not isinstance(block, ThinkingBlock))
+    return MESSAGE_TOKENS + state + sum(map(_block_cost, blocks))
 
 
 def _block_cost(block: Block) -> int:
     match block:
-        case TextBlock() | ThinkingBlock():
+        case TextBlock():
             return estimate(block.text)
+        case ThinkingBlock():
+            return estimate(block.text) + state_cost(block)
         case ToolCallBlock():
             return MESSAGE_TOKENS + estimate(block.name) + estimate(block.arguments)
         case FileBlock():
-            return FILE_TOKENS
+            return _file_cost(block)
+
+
+def state_cost(block: ThinkingBlock) -> int:
+    """About how many tokens the provider's state in `block` has beside its text, which most providers repeat in it."""
+    return max(0, len(block.replay) - len(block.text)) // STATE_CHARS
+
+
+def _file_cost(file: FileBlock) -> int:
+    kind, size = file.media_type, file.size_bytes
+    if kind.startswith("image/"):
+        return FILE_TOKENS
+    if kind.startswith("text/") or kind in _TEXTS or kind.endswith(("+json", "+xml")):
+        return estimate(file.label) + -(-size // TEXT_BYTES)
+    return max(FILE_TOKENS, size // (PDF_BYTES if kind == "application/pdf" else OTHER_BYTES))
 
 
 def room(window: int | None, limits: Limits, task: TaskSubmitted | None) -> int | None:
