@@ -2,7 +2,8 @@
 
 Order: each block is `BlockStart`, any number of deltas of its type, `BlockEnd` with the complete
 block; blocks may interleave by `index`. `Usage` may come any number of times (the last one counts).
-`Finish` comes once, last. A stream that ends without `Finish` is a failure, never a short success.
+`Finish` comes once, last. A stream that ends without `Finish` is a failure, never a short success;
+so is one with a million events that are no deltas.
 """
 
 from __future__ import annotations

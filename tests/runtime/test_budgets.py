@@ -32,8 +32,8 @@ from flightlog.events import (
 )
 from flightlog.testing import Bundle, Cue, FakeModel, calls, words
 from flightlog.testing.faults.oracles import within_budget
-from flightlog_hookspecs import Compactor, Hook, Retry, Tool, ToolContext, tool
-from flightlog_hookspecs.stream import Usage
+from flightlog_hookspecs import Compactor, Hook, Retry, TextBlock, Tool, ToolContext, tool
+from flightlog_hookspecs.stream import BlockEnd, BlockStart, TextDelta, Usage
 from support import long_work
 from support.conversation import assert_at_rest
 from support.cutting import cut_log
@@ -191,6 +191,30 @@ async def test_an_answer_without_an_end_is_cut_off_where_the_card_ends(tmp_path:
     assert moves(path)[-1] == "pause"
     assert 2500 < failed.charged < 4500
     assert_at_rest(path, endless, name="t")
+
+
+def whole_blocks(text: str) -> list[Cue]:
+    """Very many blocks of that text, without deltas."""
+    block = TextBlock(text=text)
+    return [e for n in range(1_500) for e in (BlockStart(index=n, type="text"), BlockEnd(index=n, block=block))]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        whole_blocks("word " * 200),
+        whole_blocks(""),
+        [Usage(output_tokens=1)] * 3_000,
+        [TextDelta(index=9, text="word " * 200)] * 3_000,
+    ],
+    ids=["whole blocks", "empty blocks", "usage", "deltas of no block"],
+)
+async def test_an_answer_without_an_end_is_cut_off_whatever_it_consists_of(tmp_path: Path, reply: list[Cue]) -> None:
+    path = tmp_path / "a.db"
+    assert (await worked(path, FakeModel([reply]), Budget(tokens=2_000))).startswith("paused quota tokens:")
+    (failed,) = events_of(path, RequestFailed, "t")
+    assert failed.failure == "length"
+    assert 1_990 < failed.charged < 2_500
 
 
 async def test_a_step_has_a_card_of_its_own(tmp_path: Path) -> None:

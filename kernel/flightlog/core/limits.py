@@ -63,6 +63,10 @@ QUERY_MAX_S: Final = 5.0
 
 SESSION_NAME_MAX_CHARS: Final = 200
 
+ANSWER_EVENTS_MAX: Final = 1_000_000
+"""An answer has so many events beside its deltas at most: more than the longest answers have tokens, since some
+providers count with each of them."""
+
 CHILD_GOES_ON_MAX: Final = 3
 """How often a background child whose turn was cut off is told to go on, before that is what came of it."""
 

@@ -6,22 +6,54 @@ from typing import Final
 
 from attrs import define, field
 
+from flightlog.core.fitting import state_cost
+from flightlog.core.limits import ANSWER_EVENTS_MAX
 from flightlog.core.tokens import PER_CHARACTER_MAX, estimate
+from flightlog_hookspecs.content import Block, BlockType, FileBlock, TextBlock, ThinkingBlock, ToolCallBlock
+from flightlog_hookspecs.errors import ProviderError
+from flightlog_hookspecs.stream import BlockEnd, BlockEvent
 
 _CHUNK_CHARS: Final = 1024
 
 
 @define
 class Meter:
-    """About how many tokens have arrived; `room` is how many may, None for any number."""
+    """About how many tokens have arrived; `room` is how many may, None for any number.
+
+    An event that is no delta is a token, or an answer that never says anything would have no end. It does not come on
+    top of the words: some providers count with each of them.
+    """
 
     room: int | None
     _tokens: int = field(default=0, init=False)
     _chars: int = field(default=0, init=False)
     _waiting: list[str] = field(factory=list, init=False)
+    _streamed: dict[int, int] = field(factory=dict, init=False)
+    """How many characters of a block its deltas have brought."""
+    _others: int = field(default=0, init=False)
+    """How many events were no deltas, or counted for nothing."""
 
-    def take(self, text: str) -> None:
-        """Count one delta, with others: alone it would be no word. Where any number may arrive, only if asked for."""
+    def take(self, event: BlockEvent, delta: tuple[int, BlockType, str] | None) -> None:
+        """Count `event`: as a `delta` what that says, at the end of a block what its deltas have not said.
+
+        Raises `ProviderError(protocol)` for one too many that is no delta.
+        """
+        if delta:
+            index, _, text = delta
+            self._streamed[index] = self._streamed.get(index, 0) + len(text)
+            self._add(text)
+            return
+        self._others += 1
+        if self._others > ANSWER_EVENTS_MAX:
+            raise ProviderError("protocol", f"the answer has more than {ANSWER_EVENTS_MAX} events beside its words")
+        if isinstance(event, BlockEnd):
+            if isinstance(event.block, ThinkingBlock):
+                self._tokens += state_cost(event.block)
+            if rest := _rest(event.block, self._streamed.pop(event.index, 0)):
+                self._add(rest)
+
+    def _add(self, text: str) -> None:
+        """Count some words, with others: alone they may be none. Where any number may arrive, only if asked for."""
         self._waiting.append(text)
         self._chars += len(text)
         if self.room is not None and self._chars >= _CHUNK_CHARS:
@@ -31,7 +63,7 @@ class Meter:
     @property
     def tokens(self) -> int:
         """What has arrived."""
-        return self._tokens + (estimate("".join(self._waiting)) if self._waiting else 0)
+        return max(self._others, self._tokens + (estimate("".join(self._waiting)) if self._waiting else 0))
 
     def charge(self, asked: int) -> int:
         """What an answer that was cut off counts with its request of about `asked` tokens; 0 if none of it is there."""
@@ -41,6 +73,17 @@ class Meter:
     @property
     def full(self) -> bool:
         """Whether more has arrived than may. A chunk is looked at once it is there."""
-        if self.room is None or self._tokens + self._chars * PER_CHARACTER_MAX <= self.room:
+        if self.room is None or max(self._others, self._tokens + self._chars * PER_CHARACTER_MAX) <= self.room:
             return False
         return self.tokens > self.room
+
+
+def _rest(block: Block, streamed: int) -> str:
+    """The words of `block` without the first `streamed` characters. What a call is called comes with no delta."""
+    match block:
+        case TextBlock() | ThinkingBlock():
+            return block.text[streamed:]
+        case ToolCallBlock():
+            return block.name + block.arguments[streamed:]
+        case FileBlock():
+            return ""  # no answer holds one

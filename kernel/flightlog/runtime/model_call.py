@@ -90,9 +90,9 @@ async def _stream(
                         idle.deadline = now + limits.model_idle_s
                         renew_at = now + limits.model_idle_s / 100
                     delta = assembler.push(event)
+                    meter.take(event, delta)
                     if delta:
                         recorder.take(*delta)
-                        meter.take(delta[2])
                         journal.on_boundary("delta", journal.session, journal.seq)
                     if assembler.finished or meter.full:
                         break
