@@ -370,7 +370,8 @@ class AssistantMessage:
 class RequestFailed:
     """An attempt ended badly. Its deltas stay as evidence; nothing of it reaches the conversation.
 
-    `charged` are the tokens that it counts in a session with a budget: an estimate, 0 where nothing had come of it.
+    `charged` are the tokens that it counts in a session with a budget: what its provider had counted by then, and an
+    estimate of the rest; 0 where nothing had come of it.
     """
 
     kind: ClassVar[Literal["request/failed"]] = "request/failed"

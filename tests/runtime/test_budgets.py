@@ -33,7 +33,8 @@ from flightlog.events import (
 from flightlog.testing import Bundle, Cue, FakeModel, calls, words
 from flightlog.testing.faults.oracles import within_budget
 from flightlog_hookspecs import Compactor, Hook, Retry, TextBlock, Tool, ToolContext, tool
-from flightlog_hookspecs.stream import BlockEnd, BlockStart, TextDelta, Usage
+from flightlog_hookspecs.errors import ProviderError
+from flightlog_hookspecs.stream import BlockEnd, BlockStart, Finish, TextDelta, Usage
 from support import long_work
 from support.conversation import assert_at_rest
 from support.cutting import cut_log
@@ -202,7 +203,7 @@ def whole_blocks(text: str) -> list[Cue]:
 @pytest.mark.parametrize(
     "reply",
     [
-        whole_blocks("word " * 200),
+        whole_blocks("word " * 200)[:200],
         whole_blocks(""),
         [Usage(output_tokens=1)] * 3_000,
         [TextDelta(index=9, text="word " * 200)] * 3_000,
@@ -307,6 +308,28 @@ async def test_a_model_that_fails_for_ever_is_not_asked_for_ever(tmp_path: Path)
         rest = await go_on(kernel)
     assert rest == "paused quota retries: 2 of 2 are used"
     assert len(events_of(path, RequestFailed, "t")) == 2
+
+
+@pytest.mark.parametrize(
+    "end", [ProviderError("server", "boom", retryable=True), Finish(reason="stop")], ids=["an error", "an empty answer"]
+)
+async def test_what_a_provider_has_counted_by_the_time_it_fails_is_used_up(tmp_path: Path, end: Cue) -> None:
+    path, model = tmp_path / "a.db", FakeModel([[Usage(input_tokens=50_000), end]])
+    assert (await worked(path, model, Budget(tokens=100_000))).startswith("paused quota tokens:")
+    assert len(model.requests) == 2
+    assert [50_000 <= failed.charged < 50_010 for failed in events_of(path, RequestFailed, "t")] == [True, True]
+    assert_within(path)
+
+
+async def test_what_a_provider_has_counted_by_the_time_its_summary_fails_is_used_up(tmp_path: Path) -> None:
+    path, failing = tmp_path / "a.db", [Usage(input_tokens=5_000), ProviderError("auth", "no key")]
+    model = LongWork(steps=9, window_tokens=700, summary=lambda _: failing)
+    async with opened(path, model, long_work.looking(600), plugins=[Bundle(compactors=[SUMMARISES])]) as kernel:
+        await submitted(kernel, Budget(tokens=100_000))
+        await go_on(kernel)
+    ends = [event for event in events_of(path, CompactionEnd, "t") if event.outcome == "failed"]
+    assert ends
+    assert all(5_000 <= event.charged < 5_010 for event in ends)
 
 
 # Calls

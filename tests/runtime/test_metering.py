@@ -20,6 +20,7 @@ from flightlog_hookspecs import (
     Usage,
 )
 from flightlog_hookspecs.errors import ProviderError
+from flightlog_hookspecs.events import CHARGED_MAX
 
 
 def said(meter: Meter, text: str, index: int = 0) -> None:
@@ -68,6 +69,32 @@ def test_an_answer_that_was_cut_off_is_charged_with_its_request_once_any_of_it_h
     said(meter, "word " * 600)
     said(meter, "and more")
     assert meter.charge(70) == 70 + meter.tokens > 70 + 600
+
+
+TOKENS = st.integers(0, 5_000)
+
+
+@given(TOKENS, TOKENS, TOKENS, st.integers(1, 300))
+@example(0, 0, 70, 1)
+@example(1, 1, 70, 1)
+def test_an_attempt_that_failed_counts_what_its_provider_says_and_never_less_than_half_of_the_estimate(
+    input_tokens: int, output_tokens: int, asked: int, deltas: int
+) -> None:
+    meter = Meter(None)
+    for _ in range(deltas):
+        said(meter, "word ")
+    estimated = asked + meter.tokens
+    assert meter.charge(asked) == estimated, "nobody has counted"
+    meter.said = Usage(input_tokens=input_tokens, output_tokens=output_tokens)
+    assert meter.charge(asked) >= max(input_tokens + output_tokens, estimated // 2)
+    assert meter.charge(asked) <= max(input_tokens, asked) + max(output_tokens, meter.tokens)
+
+
+def test_what_a_failed_attempt_counts_can_be_added_up_whatever_its_provider_says() -> None:
+    meter = Meter(None)
+    meter.take(Usage(), None)
+    meter.said = Usage(input_tokens=2**40 - 1, output_tokens=2**40 - 1, cached_tokens=2**40 - 1)
+    assert meter.charge(70) == CHARGED_MAX
 
 
 ANYTHING = st.text(max_size=400) | st.text("😀A1 ", max_size=400)

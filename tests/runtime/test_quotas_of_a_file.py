@@ -27,6 +27,7 @@ from flightlog.events import (
 from flightlog.runtime.clock import Clock
 from flightlog.testing import Bundle, FakeModel, calls, fixed_clock, words
 from flightlog_hookspecs import Subagent, Tool, tool
+from flightlog_hookspecs.errors import ProviderError
 from flightlog_hookspecs.events import TaskClass
 from flightlog_hookspecs.stream import Usage
 from support.cutting import cut_log
@@ -256,6 +257,19 @@ async def test_who_finds_a_pool_taken_by_a_request_under_way_goes_on_once_that_h
         await kernel.work(until_idle=True)
         assert {(await kernel.tasks.show(name)).state for name in "ab"} == {"completed"}
     assert len(set(times_of(path, RequestSent, "a", "b"))) == 2, "the second one has waited"
+
+
+async def test_what_a_request_that_failed_has_taken_is_gone_from_its_pool(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path, pool = tmp_path / "a.db", Pool(tokens=Rate(5_000, per_s=86_400))
+    model = FakeModel([[Usage(input_tokens=9_000), ProviderError("auth", "no key")]])
+    async with kernel_of(path, Quotas(pools={"normal": pool}), model=model) as kernel:
+        for name in "ab":
+            await submitted(kernel, name)
+        await kernel.work(until_idle=True, tasks_at_once=1)
+        assert sorted([(await kernel.tasks.show(name)).cause for name in "ab"]) == ["error", "quota"]
+    assert len(model.requests) == 1
 
 
 @pytest.mark.parametrize("budget", [Budget(), Budget(tokens=10**6)], ids=["no budget", "a budget"])

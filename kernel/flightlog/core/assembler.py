@@ -41,7 +41,8 @@ class Assembler:
 
     _open: dict[int, BlockStart] = field(factory=dict, init=False)
     _completed: dict[int, Block] = field(factory=dict, init=False)
-    _usage: Usage = field(factory=Usage, init=False)
+    usage: Usage = field(factory=Usage, init=False)
+    """What the provider has counted so far."""
     _finish: Finish | None = field(default=None, init=False)
 
     def push(self, event: BlockEvent) -> tuple[int, BlockType, str] | None:
@@ -78,7 +79,7 @@ class Assembler:
                 self._completed[index] = whole(block)
             case Usage():
                 if all(0 <= tokens < _TOKENS_END for tokens in astuple(event)):
-                    self._usage = event
+                    self.usage = event
             case Finish():
                 self._finish = event
         return None
@@ -108,10 +109,10 @@ class Assembler:
             attempt=attempt,
             content=tuple(blocks),
             finish=reason,
-            input_tokens=self._usage.input_tokens,
-            output_tokens=self._usage.output_tokens,
-            cached_tokens=self._usage.cached_tokens,
-            cache_write_tokens=self._usage.cache_write_tokens,
+            input_tokens=self.usage.input_tokens,
+            output_tokens=self.usage.output_tokens,
+            cached_tokens=self.usage.cached_tokens,
+            cache_write_tokens=self.usage.cache_write_tokens,
             replay=self._finish.replay,
         )
 

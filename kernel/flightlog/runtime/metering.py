@@ -6,12 +6,15 @@ from typing import Final
 
 from attrs import define, field
 
+from flightlog.core.budget import charge
 from flightlog.core.fitting import state_cost
 from flightlog.core.limits import ANSWER_EVENTS_MAX
+from flightlog.core.state import NO_USAGE
 from flightlog.core.tokens import PER_CHARACTER_MAX, estimate
 from flightlog_hookspecs.content import Block, BlockType, FileBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from flightlog_hookspecs.errors import ProviderError
-from flightlog_hookspecs.stream import BlockEnd, BlockEvent
+from flightlog_hookspecs.events import CHARGED_MAX
+from flightlog_hookspecs.stream import BlockEnd, BlockEvent, Usage
 
 _CHUNK_CHARS: Final = 1024
 
@@ -25,6 +28,8 @@ class Meter:
     """
 
     room: int | None
+    said: Usage = field(default=NO_USAGE, init=False)
+    """What the provider has counted so far."""
     _tokens: int = field(default=0, init=False)
     _chars: int = field(default=0, init=False)
     _waiting: list[str] = field(factory=list, init=False)
@@ -66,9 +71,17 @@ class Meter:
         return max(self._others, self._tokens + (estimate("".join(self._waiting)) if self._waiting else 0))
 
     def charge(self, asked: int) -> int:
-        """What an answer that was cut off counts with its request of about `asked` tokens; 0 if none of it is there."""
-        arrived = self.tokens
-        return asked + arrived if arrived else 0
+        """What an attempt that failed counts, with its request of about `asked` tokens; 0 if nothing has arrived.
+
+        What its provider says of the request is believed as if it had been answered, and of the answer it may not have
+        said all yet.
+        """
+        said, arrived = self.said, self.tokens
+        if not arrived:
+            return 0
+        sent = said.input_tokens + said.cached_tokens + said.cache_write_tokens
+        counted = (sent or asked) + max(said.output_tokens, arrived)
+        return min(max(counted, charge(asked, arrived, counted)), CHARGED_MAX)
 
     @property
     def full(self) -> bool:

@@ -46,7 +46,7 @@ class Recorder(Protocol):
 async def call_model(
     journal: Journal, adapter: Adapter, request: Request, recorder: Recorder, limits: Limits, meter: Meter
 ) -> AssistantMessage | ProviderError:
-    """Make one attempt; the failure is a value. Deltas reach the log as they arrive, and `meter` counts them.
+    """Make one attempt; the failure is a value. Deltas reach the log as they arrive, and `meter` counts what does.
 
     The last of them wait in `recorder`, to be written with what the attempt came to. When it is
     cancelled they are written before it returns.
@@ -62,6 +62,7 @@ async def call_model(
     except BaseException:
         await recorder.flush()
         raise
+    meter.said = assembler.usage
     if failure:
         return failure
     try:
