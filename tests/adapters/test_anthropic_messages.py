@@ -21,11 +21,14 @@ from flightlog_hookspecs import (
     ToolCallBlock,
     ToolResult,
     ToolSpec,
+    Usage,
     UserMessage,
 )
 from flightlog_hookspecs.content import text_blocks
 from flightlog_plugins.anthropic import adapter
+from flightlog_plugins.anthropic.decoding import Reading
 from flightlog_plugins.anthropic.encoding import NO_WORDS, body, call_id, encoded
+from flightlog_plugins.wire.sse import Frame
 from support import wire_anthropic
 from support.wire_providers import ANTHROPIC, PROVIDERS, Provider
 
@@ -112,6 +115,13 @@ def test_a_whole_request_looks_as_the_provider_wants_it() -> None:
             {"role": "user", "content": [{"type": "text", "text": NO_WORDS}]},
         ],
     }
+
+
+def test_what_a_request_takes_is_said_before_its_answer_can_fail() -> None:
+    usage = {"input_tokens": 11, "cache_creation_input_tokens": None, "cache_read_input_tokens": 7, "output_tokens": 1}
+    start = {"type": "message_start", "message": {"usage": usage}}
+    read = Reading("tag").read(Frame("message_start", json.dumps(start)))
+    assert read == [Usage(input_tokens=11, cached_tokens=7, output_tokens=1)]
 
 
 @pytest.mark.parametrize(

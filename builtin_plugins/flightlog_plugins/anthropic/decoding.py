@@ -70,7 +70,7 @@ class Reading:
         match event["type"]:
             case "message_start":
                 self._usage.update(_counted(event["message"]["usage"]))
-                return []
+                return [_usage(self._usage)]
             case "content_block_start":
                 return self._start(event["index"], event["content_block"])
             case "content_block_delta":
