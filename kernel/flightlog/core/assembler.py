@@ -30,8 +30,9 @@ from flightlog_hookspecs.stream import (
 
 _TYPE_OF_DELTA: dict[type, BlockType] = {TextDelta: "text", ThinkingDelta: "thinking", ToolCallDelta: "tool_call"}
 _TYPE_OF_BLOCK: dict[type, BlockType] = {TextBlock: "text", ThinkingBlock: "thinking", ToolCallBlock: "tool_call"}
-_TOKENS_END: Final = 2**40
-"""No answer has so many; eight million answers with nearly as many are still summed in 64 bits."""
+_TOKENS_END: Final = 2**30
+"""No request or answer has so many, ten times the largest window there is: it is a time, or a size. Counted, a single
+one would use up a pool for as long as that looks back."""
 _EVENTS = frozenset(get_args(BlockEvent))
 
 
