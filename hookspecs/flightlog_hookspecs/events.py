@@ -868,10 +868,11 @@ class BudgetCharged:
 
 @frozen(kw_only=True)
 class BudgetAlert:
-    """Much of a card is used ("warning", once), or something needs more than is left of it ("exceeded").
+    """Much of a card is used ("warning"), or something needs more than is left of it ("exceeded").
 
-    Then the session goes on, the call that needs it is "shed" (the model is told), or the session pauses, and goes on
-    by itself at `resume_at_us` (Unix microseconds), if that is set.
+    It warns once, and of what is counted by the day or by the step once in each. Where it is exceeded, the
+    session goes on, the call that needs it is "shed" (the model is told), or the session pauses, and goes on by itself
+    at `resume_at_us` (Unix microseconds), if that is set.
     """
 
     kind: ClassVar[Literal["budget/alert"]] = "budget/alert"

@@ -180,20 +180,17 @@ def test_a_request_that_failed_elsewhere_is_not_kept_from_its_first_attempt_by_r
 
 
 def test_a_day_that_is_used_up_goes_on_at_midnight() -> None:
-    account = evolve_account(account_of(active_s=5), active_us=5_000_000)
+    account = evolve(account_of(active_s=5), active_us=5_000_000, day=NOON_US // DAY_US, at_us=NOON_US)
     alert = asked(account, 5)
     assert isinstance(alert, BudgetAlert)
     assert alert.resume_at_us == (NOON_US // DAY_US + 1) * DAY_US
+    assert asked(evolve(account, day=NOON_US // DAY_US - 1), 5) is None, "it was that of another day"
 
 
 def test_what_fits_into_no_step_at_all_is_not_tried_again_each_minute() -> None:
     account = account_of(StepStart(), BUILT, SENT, SPOKE, step_tokens=200)
     assert asked(account, 200 - budget.ANSWER_MIN_TOKENS).resume_at_us == NOON_US + budget.STEP_FREEZE_US
     assert asked(account, 201 - budget.ANSWER_MIN_TOKENS).resume_at_us is None
-
-
-def evolve_account(account: Account, **changes: Any) -> Account:
-    return evolve(account, **changes)
 
 
 def test_as_tokens_run_out_the_moves_come_in_their_order() -> None:
@@ -280,7 +277,7 @@ def test_whatever_is_granted_it_is_looked_again_at_what_a_session_pauses_for() -
 
 
 def test_one_is_warned_once_at_four_fifths_and_again_after_a_grant() -> None:
-    account = evolve(account_of(tokens=100, calls=10, step_tokens=1), used={"tokens": 79, "calls": 8, "step_tokens": 1})
+    account = evolve(account_of(tokens=100, calls=10, tools_at_once=1), used={"tokens": 79, "calls": 8})
     (warning,) = budget.warnings(account)
     assert (warning.card, warning.used, warning.most, warning.level, warning.then) == (
         "calls",
@@ -293,6 +290,52 @@ def test_one_is_warned_once_at_four_fifths_and_again_after_a_grant() -> None:
     granted = accounts.counted(accounts.counted(account, warning), BudgetGranted(card="calls", most=10))
     assert len(budget.warnings(granted)) == 1
     assert not budget.warnings(None)
+
+
+def test_of_what_is_counted_anew_in_each_step_one_is_warned_once_in_each() -> None:
+    account = account_of(StepStart(), BUILT, SENT, SPOKE, step_tokens=140)
+    for _ in range(2):
+        (warning,) = budget.warnings(account)
+        assert (warning.card, warning.used, warning.most) == ("step_tokens", 120, 140)
+        account = accounts.counted(accounts.counted(account, warning), StepEnd())
+        assert not budget.warnings(account)
+        for event in (StepStart(), BUILT, SENT):
+            account = accounts.counted(account, event)
+            assert not budget.warnings(account)
+        account = accounts.counted(account, SPOKE)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50_000), st.sampled_from(["step", "end", "call", "paused"])), max_size=40))
+def test_each_day_one_is_warned_once_as_soon_as_four_fifths_of_its_time_are_used(
+    moments: list[tuple[int, str]],
+) -> None:
+    most, at_us, warned = 20_000, NOON_US, list[int]()
+    account = accounts.counted(account_of(active_s=most), TaskState(state="running"), at_us)
+    for seconds, what in moments:
+        at_us += seconds * 1_000_000
+        works, day = account.counts_time, at_us // DAY_US
+        for alert in budget.warnings_of_time(account, at_us):
+            warned.append(day)
+            account = accounts.counted(account, alert, at_us)
+            assert alert.used == account.used_of("active_s") >= 0.8 * most
+        account = accounts.passed(account, at_us, works=works)
+        assert not works or (account.used_of("active_s") >= 0.8 * most) == (day in warned)
+        waits = TaskState(state="paused" if works else "running")
+        event = {"step": StepStart(), "end": StepEnd(), "call": CALL, "paused": waits}[what]
+        account = accounts.counted(account, event, at_us)
+    assert len(warned) == len(set(warned))
+
+
+def test_that_time_is_used_up_is_said_as_of_now_and_not_once_there_is_more() -> None:
+    account = accounts.counted(account_of(step_s=60, active_s=90), TaskState(state="running"), NOON_US)
+    account = accounts.counted(account, StepStart(), NOON_US)
+    (alert,) = budget.alert_of_time(account, "step_s", NOON_US + 61_000_000)
+    assert (alert.used, alert.message) == (61, "step_s: 61 of 60 are used")
+    assert [each.card for each in budget.warnings_of_time(account, NOON_US + 72_000_000)] == ["step_s", "active_s"]
+    more = accounts.counted(account, BudgetGranted(card="step_s", most=70), NOON_US)
+    assert not budget.alert_of_time(more, "step_s", NOON_US + 61_000_000)
+    between = accounts.counted(account, StepEnd(), NOON_US)
+    assert not budget.warnings_of_time(between, NOON_US + 60_000_000), "no step is open"
 
 
 @pytest.mark.parametrize(

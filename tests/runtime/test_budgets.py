@@ -30,6 +30,7 @@ from flightlog.events import (
     ToolResult,
     UserMessage,
 )
+from flightlog.runtime.clock import Clock
 from flightlog.testing import Bundle, Cue, FakeModel, calls, words
 from flightlog.testing.faults.oracles import within_budget
 from flightlog_hookspecs import Compactor, Hook, Retry, TextBlock, Tool, ToolContext, tool
@@ -38,10 +39,10 @@ from flightlog_hookspecs.stream import BlockEnd, BlockStart, Finish, TextDelta, 
 from support import long_work
 from support.conversation import assert_at_rest
 from support.cutting import cut_log
-from support.kernels import SOON, events_of, opened, records_of, verified
+from support.kernels import SOON, events_of, new_id, opened, records_of, verified
 from support.long_work import SUMMARISES, LongWork
 from support.memory_folder import subfolder
-from support.wall import Wall
+from support.wall import S_US, START_US, Wall
 
 PAGE = "and then it went on and on " * 20
 SHORTENS = Bundle(compactors=[Compactor(name="shortens", keep_steps=1)])
@@ -424,6 +425,31 @@ async def test_a_day_of_work_that_is_used_up_goes_on_tomorrow(tmp_path: Path) ->
     verified(path, model, name="t")
 
 
+async def test_each_day_a_task_is_warned_once_and_told_the_truth_as_its_time_is_used_up(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    path = tmp_path / "a.db"
+
+    @tool(mode="parallel", effect="read", timeout_s=9e9)
+    async def study(at: int) -> str:
+        """Study, for ten minutes."""
+        await trio.sleep(600)
+        return f"learned {at}"
+
+    model = FakeModel([*[calls(("study", {"at": n})) for n in range(20)], words("Learned.")])
+    clock = Clock(now_us=lambda: START_US + int(trio.current_time() * S_US), monotonic_us=lambda: 0, new_id=new_id)
+    async with opened(path, model, study, clock=clock) as kernel:
+        await submitted(kernel, Budget(active_s=3600))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(kernel.work)
+            for _ in range(2):
+                await kernel.tasks.wait("t")
+                await trio.sleep(86_400)
+            nursery.cancel_scope.cancel()
+    said = [(event.card, event.level, event.used) for event in events_of(path, BudgetAlert, "t")]
+    assert said[:4] == [("active_s", "warning", 2880), ("active_s", "exceeded", 3600)] * 2
+
+
 async def test_a_body_that_takes_all_the_time_of_its_step_is_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
 
@@ -440,6 +466,7 @@ async def test_a_body_that_takes_all_the_time_of_its_step_is_cut_off(tmp_path: P
         async with opened(path, FakeModel([calls(("hang", {}))]), hang, clock=wall.clock) as kernel:
             await submitted(kernel, Budget(step_s=1))
             assert (await go_on(kernel)).startswith("paused quota")
+    assert [alert.used for alert in events_of(path, BudgetAlert, "t") if alert.level == "exceeded"] == [2]
     (result,) = events_of(path, ToolResult, "t")
     assert result.outcome == "aborted"
 

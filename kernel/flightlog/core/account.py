@@ -39,6 +39,9 @@ from flightlog_hookspecs.events import (
 DEFAULT_CARDS: Final[Mapping[str, int]] = MappingProxyType({"retries": 60, "subagents": 60})
 """The cards of a task that was given no others: what nobody meant to allow without end."""
 
+STEP_CARDS: Final = frozenset({"step_tokens", "step_s"})
+"""The cards that are counted anew in each step."""
+
 DAY_US: Final = 86_400_000_000
 _Counts = MappingProxyType[str, int]
 """Numbers by name. Not any mapping: joining two of these with `|` takes a third of the time."""
@@ -52,11 +55,11 @@ class Account:
     """What may be used (`cards`) and what was (`used`), both by the name of the card.
 
     `asked` are the tokens that the open request is taken to cost, `asked_of` is its model, `summarises` says that it is
-    for a summary; `lent` is what children were given which are still at work. `warned` are the cards of which
-    much is used, `moves` what was done about tokens that run out since they were granted; then requests are to have at
-    most `context_tokens`, `smaller` is the model that serves, and the `put_off` sub-goals wait. `halt` is why the
-    session pauses. `grants` counts grants, the newest is `granted_by` somebody, `grants_then` as many as there were
-    when it paused.
+    for a summary; `lent` is what children were given which are still at work. `warned` are the cards of which it
+    was said that much is used, today or in this step where they are counted by it; `moves` what was done about tokens
+    that run out since they were granted; then requests are to have at most `context_tokens`, `smaller` is the model
+    that serves, and the `put_off` sub-goals wait. `halt` is why the session pauses. `grants` counts grants, the newest
+    is `granted_by` somebody, `grants_then` as many as there were when it paused.
 
     `counts_time` says that work goes on, `in_step` that a step is open; `active_us` is that of day `day` (days since
     1970), `step_us` that of the open step, both up to the row of `at_us`.
@@ -113,6 +116,7 @@ def counted(account: Account, event: Event, at_us: int = 0) -> Account:
 
     What was worked since the row before counts, unless nobody was there.
     """
+    account = _on_day_of(account, at_us) if at_us else account
     count = _COUNTS.get(type(event))
     changes = count(account, event) if count else {}
     if at_us:
@@ -123,7 +127,14 @@ def counted(account: Account, event: Event, at_us: int = 0) -> Account:
 
 def passed(account: Account, at_us: int, *, works: bool) -> Account:
     """`account` at this time, when somebody `works` since its last row, or nobody does."""
-    return changed(account, **_passed(account, at_us, works=works))
+    return changed(_on_day_of(account, at_us), **_passed(account, at_us, works=works))
+
+
+def _on_day_of(account: Account, at_us: int) -> Account:
+    """`account`, but what was said about another day's time is not said about that of this one."""
+    if "active_s" not in account.warned or at_us // DAY_US == account.day:
+        return account
+    return changed(account, warned=account.warned - {"active_s"})
 
 
 _Changes = dict[str, object]
@@ -205,7 +216,8 @@ def _charged(account: Account, event: BudgetCharged) -> _Changes:
 
 
 def _step_start(account: Account, event: StepStart) -> _Changes:
-    return {"in_step": True, "step_us": 0, "used": MappingProxyType(account.used | {"step_tokens": 0})}
+    used = MappingProxyType(account.used | {"step_tokens": 0})
+    return {"in_step": True, "step_us": 0, "used": used, "warned": account.warned - STEP_CARDS}
 
 
 def _step_end(account: Account, event: StepEnd) -> _Changes:

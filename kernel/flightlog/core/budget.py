@@ -22,7 +22,7 @@ from typing import Final
 
 from attrs import evolve
 
-from flightlog.core.account import DAY_US, Account, passed
+from flightlog.core.account import DAY_US, STEP_CARDS, Account, passed
 from flightlog_hookspecs.content import text_blocks
 from flightlog_hookspecs.events import (
     BudgetAlert,
@@ -52,8 +52,8 @@ STEP_FREEZE_US: Final = 60_000_000
 CHAIN: Final[tuple[Degradation, ...]] = ("compress",)
 """What is done in the session of a child, which has no task."""
 
-ONE_CALL: Final = frozenset({"step_tokens", "step_s", "tools_at_once"})
-"""Cards that are full again with each step, so that nobody is warned."""
+ONE_CALL: Final = STEP_CARDS | {"tools_at_once"}
+"""Cards that are full again with each step, so that what is used of them is nothing to be told afterwards."""
 
 TIME_CARDS: Final = frozenset({"active_s", "step_s"})
 
@@ -84,14 +84,25 @@ def is_lasting(card: str) -> bool:
 
 
 def warnings(account: Account | None) -> tuple[BudgetAlert, ...]:
-    """The cards of which much is used, unless that was said before."""
+    """The cards of which much is used, unless that was said before.
+
+    Of `tools_at_once` nothing is ever used: further calls only wait.
+    """
     if account is None:
         return ()
     return tuple(
         BudgetAlert(card=card, used=account.used_of(card), most=most, level="warning")
         for card, most in account.cards.items()
-        if card not in ONE_CALL and card not in account.warned and account.used_of(card) >= WARN_RATIO * most > 0
+        if card not in account.warned and account.used_of(card) >= WARN_RATIO * most > 0
     )
+
+
+def warnings_of_time(account: Account | None, now_us: int) -> tuple[BudgetAlert, ...]:
+    """Those about time as of now: a body may run until all of it is gone, and no step ends before."""
+    if account is None or not account.counts_time:
+        return ()
+    runs = {"active_s", "step_s"} if account.in_step else {"active_s"}
+    return tuple(alert for alert in warnings(passed(account, now_us, works=True)) if alert.card in runs)
 
 
 def before_request(
@@ -109,8 +120,9 @@ def before_request(
         alert = paused(account, "step_tokens", now_us, f"the next request needs {need} tokens")
         fits_another_step = need <= account.cards["step_tokens"]
         return alert if fits_another_step else evolve(alert, resume_at_us=None)
-    if account.left_of("active_s") == 0:
-        return paused(account, "active_s", now_us)
+    by_now = passed(account, now_us, works=account.counts_time)
+    if by_now.left_of("active_s") == 0:
+        return paused(by_now, "active_s", now_us)
     return _about_tokens(account, task, tokens, model, now_us)
 
 
@@ -274,13 +286,14 @@ def time_left_us(account: Account, now_us: int) -> tuple[str, int] | None:
 
 
 def alert_of_time(account: Account | None, card: str, now_us: int) -> tuple[BudgetAlert, ...]:
-    """That the session pauses since its time is used up, unless that was said.
+    """That the session pauses since its time is used up by now, unless that was said.
 
     Said of another card, it pauses at the end of its step, for which there is no time any more.
     """
     if account is None or (account.halt is not None and account.halt.card in TIME_CARDS):
         return ()
-    return (paused(account, card, now_us),)
+    by_now = passed(account, now_us, works=account.counts_time)
+    return (paused(by_now, card, now_us),) if by_now.left_of(card) == 0 else ()
 
 
 def charge(asked: int, answer: int, counted: int) -> int:

@@ -9,7 +9,7 @@ from typing import Final
 import trio
 
 from flightlog.core import checkpoints
-from flightlog.core.budget import QUOTA, TIME_CARDS, alert_of_time, time_left_us
+from flightlog.core.budget import QUOTA, TIME_CARDS, alert_of_time, time_left_us, warnings_of_time
 from flightlog.core.limits import TIME_POLL_US
 from flightlog.core.state import State
 from flightlog.core.task import Task
@@ -134,18 +134,20 @@ class TaskRun:
             self.session.wake()
 
     async def _watch_time(self) -> None:
-        """End the turn as paused when a card of time is used up."""
+        """Warn when much of a card of time is used, and end the turn as paused when all of it is."""
         journal = self.journal
         while True:
-            account = journal.state.account
-            left = time_left_us(account, journal.clock.now_us()) if account else None
+            account, now_us = journal.state.account, journal.clock.now_us()
+            left = time_left_us(account, now_us) if account else None
             if account is None or not TIME_CARDS & account.cards.keys():
                 return  # no card can be granted that was not there as it was submitted
             card, left_us = left or ("", TIME_POLL_US)
             if left_us > 0 or not account.counts_time:
+                if warnings_of_time(account, now_us):
+                    await journal.append(partial(_much_time, now_us))
                 await trio.sleep(min(max(left_us, 0), TIME_POLL_US) / 1_000_000)
                 continue
-            if await journal.append(partial(_out_of_time, card, journal.clock.now_us())):
+            if await journal.append(partial(_out_of_time, card, now_us)):
                 end = TurnEnd(reason="paused", cause=QUOTA, message=f"{card}: its time is used up")
                 if not self.session.end(end, grace_s=self.session.around.limits.cancel_grace_s):
                     self.session.wake()
@@ -166,6 +168,10 @@ class TaskRun:
             end = TurnEnd(reason="error", code=type(faults[0]).__name__, message=why)
             await close_turn(self.journal, end)
             await self.journal.append(partial(_failed, why), barrier=True)
+
+
+def _much_time(now_us: int, state: State) -> Sequence[Event]:
+    return warnings_of_time(state.account, now_us)
 
 
 def _out_of_time(card: str, now_us: int, state: State) -> Sequence[Event]:
