@@ -152,6 +152,16 @@ def test_a_budget_is_given_shown_and_granted_more_of(working: Shell) -> None:
     assert "exceeded" in listed
 
 
+def test_who_grants_what_a_task_was_never_given_is_told_its_cards(shell: Shell) -> None:
+    shell.call("task", "submit", "count", "--id", "t", "--budget", "tokens=900", "--budget", "calls:note=9")
+    said = shell.call("task", "grant", "t", "requests=5", code=2).complaint
+    assert "no card 'requests'" in said
+    assert "it has calls:note, retries, subagents, tokens" in said
+    shell.call("task", "grant", "t", "retries=5", "calls:note=1")
+    shell.call("work", "--until-idle")
+    assert len([line for line in shell.call("show", "t").out.splitlines() if "budget/granted" in line]) == 4
+
+
 def test_a_worker_is_given_quotas(working: Shell) -> None:
     quotas = (
         "--rate",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -230,6 +231,66 @@ async def test_a_step_has_a_card_of_its_own(tmp_path: Path) -> None:
         assert (await kernel.tasks.show("t")).due_at_us == wall.now_us + 60_000_000
         wall.forward(61)
         assert (await go_on(kernel)).startswith("paused quota step_tokens:"), "the model says the same again"
+
+
+@pytest.mark.parametrize("card", [Budget(step_tokens=1500), Budget(step_tokens=1500, tokens=900_000)])
+async def test_a_context_that_outgrows_the_card_of_a_step_is_made_shorter(tmp_path: Path, card: Budget) -> None:
+    path, model = tmp_path / "a.db", FakeModel([*looking(20), words("All seen.")])
+    assert await worked(path, model, card, max_steps=99) == "completed"
+    assert len(events_of(path, ToolCall, "t")) == 20
+    assert alerts(path).count(("step_tokens", "exceeded", "pauses")) == 0
+    assert_within(path)
+
+
+@given(st.integers(2000, 4000), st.integers(50, 700))
+async def test_whatever_grows_in_a_context_a_step_pays_for_its_summary_in_time(
+    tmp_path: Path, step_tokens: int, chars: int
+) -> None:
+    path, model = subfolder(tmp_path) / "a.db", LongWork(steps=60)
+    async with opened(path, model, long_work.looking(chars), plugins=[Bundle(compactors=[SUMMARISES])]) as kernel:
+        await submitted(kernel, Budget(step_tokens=step_tokens), max_steps=99)
+        assert await go_on(kernel) == "completed"
+    assert model.asked > 0
+    assert max(model.sizes) < step_tokens * 2 / 3
+    assert_within(path)
+
+
+async def test_a_head_that_takes_most_of_a_step_s_card_has_no_summary_asked_for_in_each(tmp_path: Path) -> None:
+    path, model = tmp_path / "a.db", LongWork(steps=12)
+    async with opened(path, model, long_work.looking(50), plugins=[Bundle(compactors=[SUMMARISES])]) as kernel:
+        await submitted(kernel, Budget(step_tokens=2500), system="Mind the gap. " * 300)
+        assert await go_on(kernel) == "completed"
+    assert model.asked == 0
+    assert_within(path)
+
+
+async def test_what_is_counted_anew_in_each_step_is_granted_as_all_else_is(tmp_path: Path) -> None:
+    path, wall = tmp_path / "a.db", Wall()
+
+    @tool(mode="parallel", effect="read", timeout_s=9e9)
+    async def nap(at: int) -> str:
+        """Nap, for three seconds of work."""
+        wall.forward(3)
+        await trio.sleep(0 if steps_s() > 3 else math.inf)
+        return "slept"
+
+    def steps_s() -> int:
+        return [event.most for event in events_of(path, BudgetGranted, "t") if event.card == "step_s"][-1]
+
+    model = FakeModel([*looking(3), calls(("nap", {"at": 1})), calls(("nap", {"at": 1})), words("All seen.")])
+    async with opened(path, model, look, nap, clock=wall.clock) as kernel:
+        await submitted(kernel, Budget(step_tokens=400, step_s=2, tools_at_once=1))
+        assert (await go_on(kernel)).startswith(
+            "paused quota step_tokens: 0 of 400 are used, and the next request needs"
+        )
+        assert (await kernel.tasks.show("t")).due_at_us is None
+        await kernel.tasks.grant("t", Budget(step_tokens=5000))
+        assert (await go_on(kernel)).startswith("paused quota step_s")
+        await kernel.tasks.grant("t", Budget(step_s=2, tools_at_once=3))
+        assert await go_on(kernel) == "completed"
+    given = {event.card: event.most for event in events_of(path, BudgetGranted, "t")}
+    assert given == {"step_tokens": 5400, "step_s": 4, "tools_at_once": 4}
+    verified(path, model, name="t")
 
 
 async def test_no_summary_is_asked_for_that_the_card_has_no_room_for(tmp_path: Path) -> None:
@@ -496,17 +557,20 @@ async def test_only_what_is_bounded_can_be_granted_and_only_to_what_goes_on(tmp_
     path = tmp_path / "a.db"
     async with opened(path, FakeModel([]), look) as kernel:
         await submitted(kernel, Budget(tokens=5_000))
-        for wrong in (Budget(), Budget(step_tokens=5), 5):
+        for wrong in (Budget(), 5):
             with pytest.raises(UsageError):
                 await kernel.tasks.grant("t", wrong)  # type: ignore[arg-type]
-        await kernel.tasks.grant("t", Budget(calls=5))
+        none = "no card 'calls', so it is not bounded there; it has retries, subagents, tokens"
+        with pytest.raises(UsageError, match=none):
+            await kernel.tasks.grant("t", Budget(tokens=1, calls=5))
+        await kernel.mailbox("t").grant(Budget(calls=5))
         await kernel.tasks.grant("t", Budget(tokens=5), key="once")
         await kernel.tasks.grant("t", Budget(tokens=5), key="once")
         assert await go_on(kernel) == "completed"
         with pytest.raises(UsageError, match="completed"):
             await kernel.tasks.grant("t", Budget(tokens=5))
     taken = [(event.outcome, event.reason) for event in events_of(path, LetterTaken, "t")]
-    assert taken == [("refused", "this task has no card 'calls', so it is not bounded there"), ("obeyed", "")]
+    assert taken == [("refused", f"this task has {none}"), ("obeyed", "")]
     assert [event.most for event in events_of(path, BudgetGranted, "t")] == [5_000, 5_005]
 
 

@@ -3,7 +3,7 @@
 | card                           | asked                         | exceeded                                        |
 |--------------------------------|-------------------------------|-------------------------------------------------|
 | tokens                         | before each request           | see below                                       |
-| step_tokens                    | before each request           | the session pauses                              |
+| step_tokens                    | before each request           | the context is made shorter, the session pauses |
 | requests(:ADAPTER), retries    | before each request           | the session pauses                              |
 | summary_tokens                 | before a summary is asked for | none is asked for; results are shortened        |
 | calls(:TOOL)                   | before a body starts          | the call is shed; if it is core, it pauses, too |
@@ -17,7 +17,7 @@ once `FIRST_MOVE` of the card is used, or as soon as the next request needs more
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from attrs import evolve
@@ -45,6 +45,12 @@ LAST_MOVE: Final = 0.95
 
 ANSWER_MIN_TOKENS: Final = 64
 """A request is made only if so many tokens are left for its answer."""
+
+SUMMARY_AIM: Final = 1 / 3
+"""To such a part of a step's card a context is summarised, once it is half as much again.
+
+Any later, and the step could pay for the summary no more, or not for the request after it.
+"""
 
 STEP_FREEZE_US: Final = 60_000_000
 """A task whose step took too long goes on after so many microseconds."""
@@ -76,6 +82,13 @@ def is_card(name: str) -> bool:
     """Whether there is such a card."""
     kind, colon, rest = name.partition(":")
     return name in NAMES if not colon else kind in ("requests", "calls") and bool(rest)
+
+
+def missing(cards: Iterable[str], has: Iterable[str]) -> str:
+    """Why nothing can be granted of `cards` to a task that has others; "" when it has all of them."""
+    there = sorted(has)
+    lacks = next((card for card in cards if card not in there), "")
+    return f"this task has no card {lacks!r}, so it is not bounded there; it has {', '.join(there)}" if lacks else ""
 
 
 def is_lasting(card: str) -> bool:
@@ -240,6 +253,21 @@ def short_for_summary(account: Account | None, tokens: int, model: str) -> str:
     needs |= dict.fromkeys(_request_cards(model), 2)
     short = (card for card, need in needs.items() if (left := account.left_of(card)) is not None and need > left)
     return next(short, "")
+
+
+def step_room(account: Account | None) -> int | None:
+    """How many tokens a request may have that fits into a step at all, with its answer; None for any number.
+
+    What fits only into another step waits for that, and nothing is lost by it.
+    """
+    most = account.cards.get("step_tokens") if account else None
+    return None if most is None else max(0, most - ANSWER_MIN_TOKENS)
+
+
+def step_wish(account: Account) -> int | None:
+    """How many tokens a context is wanted to have where a step also has to pay for its summary; None for any number."""
+    most = account.cards.get("step_tokens")
+    return None if most is None else int(most * SUMMARY_AIM)
 
 
 def answer_room(account: Account | None, tokens: int, *, summary: bool = False) -> int | None:

@@ -215,10 +215,16 @@ def _summarise(history: History, covered: list[Entry]) -> Summarise:
     return Summarise((covered[0][0][0], covered[-1][0][0]), len(covered), said)
 
 
-def least(history: History, measure: Measure, step_row: int) -> int:
-    """The tokens of a request that has nothing but its head and the open step, which is in row `step_row`."""
+def least(history: History, measure: Measure, step_row: int, keep_steps: int = 0) -> int:
+    """The tokens of a request that has nothing but its head and the open step, which is in row `step_row`.
+
+    And the last `keep_steps` finished ones.
+    """
     entries = history.since(0)
-    first = bisect_left(entries, step_row, key=lambda entry: entry[0][0])
+    if keep_steps:
+        first = (_ends(entries, step_row, keep_steps) or [0])[-1]
+    else:
+        first = bisect_left(entries, step_row, key=lambda entry: entry[0][0])
     return measure.head + measure.of(first, len(entries))
 
 

@@ -37,7 +37,7 @@ from typing import Final
 from attrs import evolve, frozen
 
 from flightlog.core import checkpoints, inbox, task_flow
-from flightlog.core.budget import spillover
+from flightlog.core.budget import missing, spillover
 from flightlog.core.fold import after, asked_about
 from flightlog.core.limits import Limits
 from flightlog.core.questions import objection
@@ -273,8 +273,8 @@ def _granted(state: State, letter: Letter, grant: Grant) -> tuple[Event, ...]:
     account = state.account
     if account is None or (state.task is not None and state.task.ended):
         return (_taken(letter, f"the task is {state.task.state}" if state.task else "this session has no budget"),)
-    if missing := [each.card for each in grant.cards if each.card not in account.cards]:
-        return (_taken(letter, f"this task has no card {missing[0]!r}, so it is not bounded there"),)
+    if why := missing((each.card for each in grant.cards), account.cards):
+        return (_taken(letter, why),)
     granted = tuple(
         BudgetGranted(card=each.card, most=account.cards[each.card] + each.more, by=grant.by) for each in grant.cards
     )

@@ -7,7 +7,7 @@ from typing import Final
 import trio
 from attrs import define, evolve
 
-from flightlog.core.budget import answer_room, charge, is_lasting, paused, short_for_summary
+from flightlog.core.budget import answer_room, charge, is_lasting, paused, short_for_summary, step_room, step_wish
 from flightlog.core.fitting import Measure, Prune, Summarise, Wish, cost, judged, least, room, shorter, summary_text
 from flightlog.core.state import State
 from flightlog.runtime.gate import alert_of, patience_s
@@ -67,7 +67,7 @@ class Compacting:
         state, window = self._journal.state, window_of(adapter, head.model)
         assert state.step is not None, "requests are made inside a step"
         await self._squeeze(adapter, head, window)
-        most = self.most(adapter, head)
+        allowed, most = self._allowed(adapter, head), self.most(adapter, head)
         refused = to_be_shortened(state) and self._journal.history.rewritten_at < state.step.attempt_seq
         if most is None and not refused:
             return ""  # nobody knows how much is too much, so nothing is measured
@@ -88,12 +88,19 @@ class Compacting:
         after = self.measured(adapter, head)
         if after <= most or (refused and after < before):
             return ""
+        if not refused and (allowed is None or after <= allowed):
+            return ""  # only its step's card has no room for it: that can be granted
         if isinstance(why, BudgetAlert):
             return why
         return f"the next request would have about {after} tokens, and {most} fit: {why}"
 
     def most(self, adapter: Adapter, head: Head) -> int | None:
-        """How many tokens a request with `head` may have; None when nobody knows."""
+        """How many tokens a request with `head` may have, that of its step's card too; None when nobody knows."""
+        bounds = (self._allowed(adapter, head), step_room(self._journal.state.account))
+        return min((bound for bound in bounds if bound is not None), default=None)
+
+    def _allowed(self, adapter: Adapter, head: Head) -> int | None:
+        """The same, but whatever its budget says."""
         task = self._journal.state.task
         return room(window_of(adapter, head.model), self._around.limits, task.submitted if task else None)
 
@@ -103,14 +110,20 @@ class Compacting:
         return self._measure.head
 
     async def _squeeze(self, adapter: Adapter, head: Head, window: int | None) -> None:
-        """Make the context as short as a budget that runs out wants it, as far as that can be."""
-        account, compactor = self._journal.state.account, self._around.registry.compactor
-        if account is None or account.context_tokens is None or compactor is None:
+        """Make the context as short as a budget that runs out wants it, or a step's card, as far as that can be."""
+        state, compactor = self._journal.state, self._around.registry.compactor
+        account, step = state.account, state.step
+        if account is None or compactor is None or step is None:
             return
-        if self.measured(adapter, head) > account.context_tokens * SQUEEZE_RATIO:
-            # The steps that the compactor keeps stay: a model that does not see what it has just read reads it again.
-            keep = compactor.keep_steps
-            await self._shorten(adapter, head, compactor, account.context_tokens, window, keep_min=keep)
+        # The steps that the compactor keeps stay: a model that does not see what it has just read reads it again.
+        keep, tokens = compactor.keep_steps, self.measured(adapter, head)
+        wishes = [account.context_tokens]
+        aim = step_wish(account) if compactor.instruction else None
+        if aim is not None and least(self._journal.history, self._measure, step.seq, keep) <= aim * SQUEEZE_RATIO:
+            wishes.append(aim)  # else it would be asked for in each step, in vain
+        wish = min((each for each in wishes if each is not None), default=None)
+        if wish is not None and tokens > wish * SQUEEZE_RATIO:
+            await self._shorten(adapter, head, compactor, wish, window, keep_min=keep)
 
     def measured(self, adapter: Adapter, head: Head) -> int:
         """About how many tokens a request with `head` has now."""

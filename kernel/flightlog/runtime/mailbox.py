@@ -10,7 +10,6 @@ import trio
 from attrs import frozen
 
 from flightlog.core import canonical
-from flightlog.core.budget import ONE_CALL
 from flightlog.core.inbox import Way
 from flightlog.core.letters import (
     Amend,
@@ -138,12 +137,12 @@ class Mailbox:
     async def grant(self, more: Budget, *, by: str = "user", key: str | None = None) -> Posted:
         """Let the task use so much `more` of the cards that it has. What was put off for want of tokens goes on.
 
+        Of what is counted anew by the step or by the day, so much more in each.
+
         Raises `UsageError` when nothing is granted, or what cannot be: its log tells of a card that it has not.
         """
         if not isinstance(more, Budget) or not more.cards:
             raise UsageError(f"a grant is a Budget with at least one card, not {more!r:.100}")
-        if once := sorted(ONE_CALL & more.cards.keys()):
-            raise UsageError(f"{once[0]} is counted anew in each step: it is given as the task is submitted")
         cards = tuple(CardGrant(card=card, more=count) for card, count in more.cards.items())
         return await self._post("grant", Grant(by=by, cards=cards), key)
 

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import trio
 from attrs import evolve
 
+from flightlog.core.account import DEFAULT_CARDS
+from flightlog.core.budget import missing
+from flightlog.core.canonical import displayed
 from flightlog.core.quotas import NO_BUDGET, Budget
 from flightlog.runtime.arriving import checked_name
 from flightlog.runtime.clock import Clock, Strides
@@ -181,8 +184,16 @@ class Tasks:
         return await (await self._mailbox(id)).amend(goal=goal, parameters=parameters, by=by, key=key)
 
     async def grant(self, id: str, more: Budget, *, by: str = "user", key: str | None = None) -> Posted:
-        """Let it use more. See `Mailbox.grant`. Raises `UsageError` once it has ended."""
-        return await (await self._mailbox(id)).grant(more, by=by, key=key)
+        """Let it use more. See `Mailbox.grant`. Raises `UsageError` once it has ended, and for a card it does not have.
+
+        Those that it has are known: it is given them as it is submitted, and never another one.
+        """
+        mailbox = await self._mailbox(id)
+        if isinstance(more, Budget):
+            given = {card for card, *_ in self._store.read("budget_of", id)}
+            if why := missing(map(displayed, more.cards), given | DEFAULT_CARDS.keys()):
+                raise UsageError(f"nothing is granted to task {id!r}: {why}")
+        return await mailbox.grant(more, by=by, key=key)
 
     async def steer(self, id: str, text: str, *, key: str | None = None) -> Posted:
         """Tell the model something at its next step. Raises `UsageError` once it has ended."""
