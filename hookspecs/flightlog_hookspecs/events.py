@@ -698,8 +698,9 @@ class TaskSubmitted:
     decides whether it is, "" for none. `model` is "adapter:model", `system` the host's part of the system text.
 
     All its turns together have at most `max_steps` steps, and it fails after `max_recoveries` recoveries in a row
-    without a finished step. Times are Unix microseconds: it does not begin before `due_us` nor go on after
-    `deadline_us`. `agent` is the name and version of the host's own program, for those who ask later.
+    without a finished step, or is paused after more hand-overs in which one was left in the middle. Times are Unix
+    microseconds: it does not begin before `due_us` nor go on after `deadline_us`. `agent` is the name and version of
+    the host's own program, for those who ask later.
 
     With `every_us` its goal is to be reached again after so many microseconds, `times` times in all and not after
     `until_us`, None for no such bound; its steps are counted anew each time.

@@ -42,11 +42,13 @@ from flightlog_hookspecs.events import (
     Head,
     InboxSplice,
     LetterTaken,
+    RequestFailed,
     RequestHeader,
     RequestSent,
     SessionCreated,
     SessionOpened,
     StepEnd,
+    StepStart,
     SubagentSpawned,
     TaskResynced,
     TaskState,
@@ -285,6 +287,41 @@ def test_a_worker_that_leaves_hands_over_what_it_drove_and_begins_nothing() -> N
     pending = after(IN_TURN, HAND_OVER, OPENED)
     assert moves(next_of(pending)) == ["running"]
     assert next_of(after(pending, *written(next_of(pending))), "write") == Drive()
+
+
+@given(st.lists(st.sampled_from(["nothing", "request", "step"]), max_size=20), st.integers(0, 3))
+def test_a_task_that_is_handed_over_in_mid_step_too_often_is_paused_until_somebody_resumes_it(
+    lives: list[str], most: int
+) -> None:
+    """In each life a worker does so much, and is ended. A step that it finishes makes up for what was in vain."""
+    state, in_vain = claimed(evolve(WISH, max_recoveries=most)), 0
+    for does in lives:
+        if in_vain > most:
+            assert moves(next_of(state)) == ["paused too_many_hand_overs"]
+            state = after(state, *written(next_of(state)))
+            assert next_of(state) == Rest()
+            state, in_vain = after(state, TaskState(state="pending", cause="resumed")), 0
+        assert moves(next_of(state)) == ["running"]
+        state = after(state, *written(next_of(state)))
+        state = state if state.turn_open else after(state, *follow(state, 1, (), Limits(), stops=True))
+        state = after(state, *_done(state, does), HAND_OVER, OPENED)
+        in_vain = 0 if does == "step" else in_vain + (does != "nothing")
+
+
+def _done(state: State, does: str) -> list[Event]:
+    """What a life brings that does so much in the open step."""
+    step = state.step
+    assert step is not None
+    if does == "nothing":
+        return []
+    cut_off = RequestFailed(attempt=step.attempt, failure="interrupted", message="", retryable=True)
+    events: list[Event] = [cut_off] if step.phase == "open" else []
+    events += [] if state.header else [RequestHeader(head=Head(adapter="a", model="m"), reason="first")]
+    events.append(RequestSent(attempt=step.attempt + 1, header_seq=900, messages=0, sha256=""))
+    if does == "step":
+        said = AssistantMessage(attempt=step.attempt + 1, content=text_blocks("On I go."), finish="stop")
+        events += [said, StepEnd(), StepStart()]
+    return events
 
 
 @pytest.mark.parametrize("wait", ["pending", "paused", "running"])

@@ -401,6 +401,47 @@ async def test_a_worker_that_must_leave_at_once_leaves_the_turn_open_and_calls_i
     assert states(path, task)[2:] == ["running", "completed"]
 
 
+@pytest.mark.parametrize("hangs", ["in a request", "in a body"])
+async def test_a_task_whose_workers_are_ended_again_and_again_in_the_same_step_is_paused_until_it_is_resumed(
+    tmp_path: Path, hangs: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    path, slow = tmp_path / "a.db", True
+    answer = calls(("sweep", {}))
+
+    async def wait() -> None:
+        if slow:
+            await trio.sleep_forever()
+
+    @tool(effect="idempotent", timeout_s=9e9)
+    async def sweep() -> str:
+        """Sweep."""
+        await wait()
+        return "swept"
+
+    replies: list[Reply] = [[wait, *answer] if hangs == "in a request" else answer, words("swept")]
+
+    async def lives(count: int) -> None:
+        for _ in range(count):
+            async with opened(path, FakeModel(replies), sweep, clock=trio_clock()) as kernel:
+                with trio.move_on_after(1):
+                    await kernel.work()
+
+    async with opened(path, FakeModel(replies), clock=trio_clock()) as other:
+        task = await submitted(other, max_recoveries=2)
+        await lives(9)
+        paused = await other.tasks.show(task)
+        assert (paused.state, paused.cause, paused.recoveries) == ("paused", "too_many_hand_overs", 0)
+        assert paused.message.startswith("3 workers were ended in the middle of a step that none finished")
+        tries = events_of(path, RequestSent if hangs == "in a request" else ToolCall, task)
+        assert len(tries) == 3
+        await other.tasks.resume(task)
+        await lives(1)
+        assert (await other.tasks.show(task)).state == "pending", "the count has begun anew"
+        slow = False
+        await lives(1)
+        assert (await other.tasks.show(task)).state == "completed"
+
+
 async def test_a_worker_that_left_takes_up_nothing_more(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     async with opened(path, FakeModel([])) as kernel:

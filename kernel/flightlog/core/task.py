@@ -16,8 +16,10 @@ from flightlog_hookspecs.events import (
     CheckpointSkipped,
     CheckpointWritten,
     CompactionEnd,
+    CompactionStart,
     Event,
     GoalChecked,
+    RequestSent,
     SubGoal,
     TaskAmended,
     TaskResynced,
@@ -39,6 +41,12 @@ WAITING: Final[frozenset[TaskStateName]] = frozenset({"pending", "paused"})
 
 PAUSED_BY_PERSON: Final = "person"
 """The cause of a task that somebody paused, and that only somebody resumes."""
+
+HANDED_OVER: Final = "handed_over"
+"""The cause of a task that its worker left to the next one, as it was ended itself."""
+
+TOO_MANY_HAND_OVERS: Final = "too_many_hand_overs"
+"""The cause of a task that is paused since its workers were ended again and again before it came on."""
 
 GOAL_ID: Final = "goal"
 """The message that brings the goal, and the timer that brings it again: one of each in a task's session at most."""
@@ -86,7 +94,9 @@ class Task:
 
     Those without a request since are among the latter, too: they take none of those that it may have.
     `recoveries` counts how often it was taken up from where a dead worker left it, `stuck` those of them since the last
-    finished step. `checked` is what its goal check has found last about this goal, None before it was asked.
+    finished step. `handed_over` counts how often since then a worker left it to the next one, if it had `tried` by then
+    in vain: a request was sent, or a body started. It counts anew once the task was paused for that. `checked` is what
+    its goal check has found last about this goal, None before it was asked.
     `end` is how its newest turn ended since it last began to run, None when none did.
     `answers` counts those that people gave to open questions, `answers_then` as many of them as there were at `at`.
 
@@ -110,6 +120,8 @@ class Task:
     steps: int = 0
     recoveries: int = 0
     stuck: int = 0
+    handed_over: int = 0
+    tried: bool = False
     end: TurnEnd | None = None
     answers: int = 0
     answers_then: int = 0
@@ -174,11 +186,14 @@ def amended(task: Task, event: TaskAmended) -> Task:
 def moved(task: Task, event: TaskState) -> Task:
     """`task` in another state. One that was paused has to look at what it has read before it goes on."""
     recovers = event.state == "recovering"
+    in_vain = task.tried and event.cause == HANDED_OVER
     return changed(
         task,
         at=event,
         recoveries=task.recoveries + recovers,
         stuck=task.stuck + recovers,
+        handed_over=0 if event.cause == TOO_MANY_HAND_OVERS else task.handed_over + in_vain,
+        tried=False,
         end=None if event.state == "running" else task.end,
         answers_then=task.answers,
         resynced=task.resynced and event.state != "paused",
@@ -190,8 +205,8 @@ def stepped(task: Task, *, asked: bool, finished: bool) -> Task:
 
     One in which no model was `asked` takes none of the steps that it may have: it waits for a quota, say.
     """
-    before = task.steps_before + (not asked)
-    return changed(task, steps=task.steps + 1, steps_before=before, stuck=0 if finished else task.stuck)
+    task = changed(task, steps=task.steps + 1, steps_before=task.steps_before + (not asked))
+    return changed(task, stuck=0, handed_over=0, tried=False) if finished else task
 
 
 def ended(task: Task, event: TurnEnd) -> Task:
@@ -232,8 +247,12 @@ def counted(task: Task, event: Event) -> Task:
     return count(task, event) if count else task
 
 
+def _tries(task: Task, event: RequestSent | CompactionStart) -> Task:
+    return changed(task, tried=True)
+
+
 def _called(task: Task, event: ToolCall) -> Task:
-    return changed(task, calls=task.calls + 1)
+    return changed(task, calls=task.calls + 1, tried=True)
 
 
 def _answer(task: Task, event: AssistantMessage) -> Task:
@@ -259,6 +278,8 @@ def _told(task: Task, event: UserMessage) -> Task:
 
 
 _COUNTS: Final[dict[type, Callable[[Task, Any], Task]]] = {
+    RequestSent: _tries,
+    CompactionStart: _tries,
     ToolCall: _called,
     AssistantMessage: _answer,
     CompactionEnd: _summed_up,

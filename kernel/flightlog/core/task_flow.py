@@ -12,6 +12,7 @@
 | paused             |        | otherwise                                 | Rest                                     |
 | pending            |        | not due yet, or the worker leaves         | Rest                                     |
 | pending            |        | its deadline has passed                   | close the turn, it failed                |
+| pending            |        | handed over in vain, once too often     | it is paused                              |
 | pending            |        | otherwise                                 | it is running, with a message to run for |
 | running, recovering| closed | the turn's end decides (`_reached`)     | completed, failed, cancelled, paused     |
 | running, recovering| closed | paused for a card, of which more was granted since | it goes on                    |
@@ -43,7 +44,7 @@ from flightlog.core.budget import CONTEXT, QUOTA
 from flightlog.core.fold import after
 from flightlog.core.state import State
 from flightlog.core.stopping import halt_of
-from flightlog.core.task import ENDED, GOAL_ID, Task, readable
+from flightlog.core.task import ENDED, GOAL_ID, HANDED_OVER, TOO_MANY_HAND_OVERS, Task, readable
 from flightlog.core.waking import cancel_all, fire, goal_again, next_due_us
 from flightlog_hookspecs.content import text_blocks
 from flightlog_hookspecs.events import (
@@ -63,7 +64,6 @@ TIMERS_GONE: Final = (
 QUESTION: Final = "question"
 TIMER: Final = "timer"
 NO_TIMER: Final = "no_timer"
-HANDED_OVER: Final = "handed_over"
 HAND_OVER: Final = TaskState(state="pending", cause=HANDED_OVER)
 LATE: Final = TurnEnd(reason="deadline")
 TOO_MANY_RECOVERIES: Final = "too_many_recoveries"
@@ -130,6 +130,8 @@ def flow(
             return Rest()
         case "pending" if _is_late(task, now_us):
             return End(LATE, _reached(task, LATE))
+        case "pending" if task.handed_over > task.submitted.max_recoveries:
+            return Write((_handed_over_too_often(task),))
         case "pending":
             return Write(_begun(state, TaskState(state="running"), message_id, now_us))
         case _:
@@ -180,6 +182,12 @@ def _under_way(state: State, task: Task, now_us: int, since: Since, message_id: 
         return Write((HAND_OVER,))
     messages = _to_run_for(state, message_id, now_us)
     return Write(messages) if messages else Drive()
+
+
+def _handed_over_too_often(task: Task) -> TaskState:
+    """That it is paused: each worker would pay for the same request once more. It was nobody's crash, so none fails."""
+    why = f"{task.handed_over} workers were ended in the middle of a step that none finished; resume it once one may"
+    return TaskState(state="paused", cause=TOO_MANY_HAND_OVERS, message=why)
 
 
 def handed_over(state: State) -> tuple[TaskState, ...]:

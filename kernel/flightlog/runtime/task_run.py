@@ -84,8 +84,8 @@ class TaskRun:
                 case Rest():
                     return
                 case Write(events=events):
-                    recovers = any(isinstance(event, TaskState) and event.state == "recovering" for event in events)
-                    begins = recovers or self._task.state == "pending"
+                    moves = [event.state for event in events if isinstance(event, TaskState)]
+                    begins = "running" in moves or "recovering" in moves
                     if not await self._written(since, message_id, begins=begins):
                         return
                     since = "write"
