@@ -31,7 +31,6 @@ from flightlog.events import (
     ToolResult,
     UserMessage,
 )
-from flightlog.runtime.clock import Clock
 from flightlog.testing import Bundle, Cue, FakeModel, calls, words
 from flightlog.testing.faults.oracles import within_budget
 from flightlog_hookspecs import Compactor, Hook, Retry, TextBlock, Tool, ToolContext, tool
@@ -40,10 +39,10 @@ from flightlog_hookspecs.stream import BlockEnd, BlockStart, Finish, TextDelta, 
 from support import long_work
 from support.conversation import assert_at_rest
 from support.cutting import cut_log
-from support.kernels import SOON, events_of, new_id, opened, records_of, verified
+from support.kernels import SOON, events_of, opened, records_of, trio_clock, verified
 from support.long_work import SUMMARISES, LongWork
 from support.memory_folder import subfolder
-from support.wall import S_US, START_US, Wall
+from support.wall import Wall
 
 PAGE = "and then it went on and on " * 20
 SHORTENS = Bundle(compactors=[Compactor(name="shortens", keep_steps=1)])
@@ -498,8 +497,7 @@ async def test_each_day_a_task_is_warned_once_and_told_the_truth_as_its_time_is_
         return f"learned {at}"
 
     model = FakeModel([*[calls(("study", {"at": n})) for n in range(20)], words("Learned.")])
-    clock = Clock(now_us=lambda: START_US + int(trio.current_time() * S_US), monotonic_us=lambda: 0, new_id=new_id)
-    async with opened(path, model, study, clock=clock) as kernel:
+    async with opened(path, model, study, clock=trio_clock()) as kernel:
         await submitted(kernel, Budget(active_s=3600))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(kernel.work)
