@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from flightlog import Limits
+from flightlog.runtime import metering
 from flightlog.testing import Cue, FakeModel, words
 from flightlog_hookspecs import (
     BlockEnd,
@@ -220,6 +221,14 @@ async def test_events_out_of_order_follow_one_fixed_rule_and_never_alter_the_mes
 )
 async def test_blocks_that_contradict_each_other_are_a_protocol_failure(tmp_path: Path, stream: list[Cue]) -> None:
     end = await fails_once_then_lives(tmp_path / "a.db", FakeModel([stream]))
+    assert (end.reason, end.code) == ("error", "protocol")
+
+
+async def test_an_answer_that_never_says_anything_ends_without_a_budget_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metering, "ANSWER_EVENTS_MAX", 50)
+    end = await fails_once_then_lives(tmp_path / "a.db", FakeModel([[Usage(output_tokens=1)] * 60]))
     assert (end.reason, end.code) == ("error", "protocol")
 
 
