@@ -65,7 +65,7 @@ def task() -> None:
     type=click.IntRange(0),
     default=5,
     show_default=True,
-    help="It fails when so many workers in a row die on it.",
+    help="It fails when so many workers in a row die on it, and rests when more are ended in the middle of a step.",
 )
 @click.option(
     "--max-input-tokens", metavar="N", type=click.IntRange(1), help="It rests when a request would have more tokens."

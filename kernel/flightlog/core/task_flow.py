@@ -12,7 +12,7 @@
 | paused             |        | otherwise                                 | Rest                                     |
 | pending            |        | not due yet, or the worker leaves         | Rest                                     |
 | pending            |        | its deadline has passed                   | close the turn, it failed                |
-| pending            |        | handed over in vain, once too often     | it is paused                              |
+| pending            |        | handed over in vain, once too often       | it is paused                             |
 | pending            |        | otherwise                                 | it is running, with a message to run for |
 | running, recovering| closed | the turn's end decides (`_reached`)     | completed, failed, cancelled, paused     |
 | running, recovering| closed | paused for a card, of which more was granted since | it goes on                    |
