@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import pytest
@@ -9,7 +10,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flightlog.core.claims import Candidate, Queue, Shares
+from flightlog.core.claims import Candidate, Queue, Shares, crowded
 from flightlog_hookspecs.events import TaskClass, TaskStateName
 
 NOW_US = 1000
@@ -88,3 +89,28 @@ def test_the_queue_holds_what_was_last_known_of_each_task_in_order(changes: list
     expected += [task for each in classes for task in ready if not task.orphan and task.task_class == each]
     assert queue.first(NOW_US, count, Shares()) == expected[:count]
     assert {task.number: task for task in queue.all()} == known
+
+
+CLASSES: tuple[TaskClass, ...] = ("core", "normal", "batch")
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from(CLASSES)), min_size=30, max_size=90), st.integers(1, 9))
+def test_whoever_comes_and_goes_the_last_place_is_for_core_and_all_others_are_for_anybody(
+    moves: list[tuple[bool, TaskClass]], places: int
+) -> None:
+    held = Counter[TaskClass]()
+    for goes, each in moves:
+        if goes:
+            held[each] -= held[each] > 0
+        elif each not in crowded(places, held):
+            held[each] += 1
+        assert held.total() <= places
+        assert held["batch"] <= max(places - 1, 1)
+        if places > 2:
+            assert held["normal"] + held["batch"] < places
+        assert "core" not in crowded(places, held) or held.total() == places
+    for each in CLASSES:
+        alone = Counter[TaskClass]()
+        while each not in crowded(places, alone):
+            alone[each] += 1
+        assert alone[each] >= max(1, places - 1)

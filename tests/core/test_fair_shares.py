@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flightlog.core.claims import STRIDES, Candidate, Queue, Shares
+from flightlog.core.claims import STRIDES, Candidate, Queue, Shares, crowded
 from flightlog.core.quotas import Pool, Quotas
 from flightlog.runtime.gate import full_classes
 from flightlog_hookspecs.events import TaskClass
@@ -43,9 +43,10 @@ class Simulation:
 
     def step(self) -> bool:
         """Take up what there is room for, then let the next one end. False when nothing is left."""
-        while len(self._running) < self._room:
+        while True:
             under_way = {each: sum(c == each for _, _, c in self._running) for each in CLASSES}
-            found = self._queue.first(0, 1, self._shares, full_classes(self._quotas, under_way))
+            full, no_place = full_classes(self._quotas, under_way), crowded(self._room, under_way)
+            found = self._queue.first(0, 1, self._shares, full, no_place)
             if not found:
                 break
             (task,) = found
@@ -83,6 +84,22 @@ def test_with_thousands_of_tasks_core_jumps_the_queue_and_batch_goes_on() -> Non
     assert len(batch) > 500, "and batch goes on all the time"
     assert simulation.most_at_once["core"] <= 2
     assert simulation.most_at_once["batch"] <= 6
+
+
+def test_a_core_task_that_arrives_in_a_flood_begins_at_once_whatever_the_others_take() -> None:
+    simulation = Simulation(4, Quotas(), seed=5)
+    for number in range(4000):
+        simulation.submit("batch" if number % 2 else "normal")
+    for number in range(3000):
+        if number % 20 == 0:  # seldom enough that the one before has ended
+            simulation.submit("core")
+        assert simulation.step()
+    core, normal, batch = (waits(simulation, each) for each in CLASSES)
+    assert len(core) == 150
+    assert max(core) == 0
+    assert len(normal) + len(batch) > 2800, "the place that is kept costs no more than a quarter"
+    assert len(batch) > 500
+    assert simulation.most_at_once["normal"] == simulation.most_at_once["batch"] == 3
 
 
 def test_a_flood_of_core_tasks_does_not_starve_the_others() -> None:
@@ -136,6 +153,7 @@ def test_whoever_waits_is_next_within_a_bounded_number_of_claims(arrivals: list[
         ({"core": 0, "normal": 0, "batch": 0}, set()),
         ({"core": 1, "normal": 0, "batch": 0}, {"core"}),
         ({"core": 1, "normal": 3, "batch": 1}, {"core", "normal", "batch"}),
+        ({"core": 0, "normal": 3, "batch": 1}, {"normal", "batch"}),
     ],
 )
 def test_a_class_is_full_at_its_bound_and_all_are_at_that_of_the_file(

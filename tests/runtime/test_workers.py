@@ -71,10 +71,59 @@ async def test_no_more_tasks_run_at_once_than_there_is_room_for(tmp_path: Path) 
 
     async with opened(tmp_path / "a.db", FakeModel([[meanwhile, *words("done")]])) as kernel:
         for _ in range(9):
-            await submitted(kernel)
+            await submitted(kernel, task_class="core")
         await kernel.work(until_idle=True, tasks_at_once=3)
         assert {task.state for task in await kernel.tasks.list()} == {"completed"}
     assert most == 3
+
+
+@pytest.mark.parametrize(
+    ("flood", "places", "took"), [("batch", 4, 3), ("normal", 4, 3), ("batch", 2, 1), ("normal", 2, 2), ("batch", 1, 1)]
+)
+async def test_whatever_floods_a_worker_leaves_its_last_place_to_a_core_task(
+    tmp_path: Path, flood: TaskClass, places: int, took: int
+) -> None:
+    path, running, over = tmp_path / "a.db", list[str](), trio.Event()
+
+    async def meanwhile() -> None:
+        running.append("")
+        await over.wait()
+
+    models = [FakeModel([[meanwhile, *words("done")]]), FakeModel([], name="fast")]
+    async with opened(path, models) as kernel, trio.open_nursery() as nursery:
+        for _ in range(6):
+            await submitted(kernel, task_class=flood)
+        nursery.start_soon(lambda: kernel.work(until_idle=True, tasks_at_once=places))
+        await until(lambda: len(running) == took)
+        task = await kernel.tasks.submit("sweep", model="fast:m", task_class="core")
+        if took < places:
+            assert (await kernel.tasks.wait(task)).state == "completed"
+        assert len(running) == took
+        over.set()
+    assert len(running) == 6, "and all is done in the end"
+
+
+async def test_tasks_that_a_dead_worker_left_leave_the_last_place_to_a_core_task_too(tmp_path: Path) -> None:
+    path, running, core_ran = tmp_path / "a.db", list[str](), trio.Event()
+
+    async def meanwhile() -> None:
+        running.append("")
+        await core_ran.wait()
+
+    async def core() -> None:
+        assert len(running) < 3
+        core_ran.set()
+
+    models = [FakeModel([[meanwhile, *words("done")]]), FakeModel([[core, *words("done")]], name="core")]
+    async with opened(path, models) as kernel:
+        for _ in range(3):
+            async with kernel._task(await submitted(kernel, task_class="batch"), Limits(), take_over=False) as run:
+                await run.journal.append(TaskState(state="running"))
+        await kernel.tasks.submit("sweep", model="core:m", task_class="core")
+        with trio.fail_after(60):
+            await kernel.work(until_idle=True, tasks_at_once=3)
+        assert {task.state for task in await kernel.tasks.list()} == {"completed"}
+    assert len(running) == 3
 
 
 async def test_workers_of_two_kernels_share_the_tasks_of_a_file(tmp_path: Path) -> None:
@@ -128,6 +177,17 @@ async def test_a_task_whose_model_is_not_installed_here_is_left_alone_and_told_o
             await kernel.work(until_idle=True, on_problem=lambda task, error: told.append((task, str(error)[:24])))
     assert sorted(told[:2]) == sorted([(task, "no adapter named 'fake' "), (other, "no adapter named 'fake' ")])
     assert states(path, task) == []
+
+
+async def test_tasks_that_cannot_run_here_hide_none_that_can(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    async with opened(path, [FakeModel([]), FakeModel([], name="gone")]) as kernel:
+        for _ in range(5):
+            await kernel.tasks.submit("sweep", model="gone:m")
+        task = await submitted(kernel)
+    async with opened(path, FakeModel([])) as kernel:
+        await kernel.work(until_idle=True, tasks_at_once=1)
+    assert states(path, task) == ["running", "completed"]
 
 
 async def test_a_task_in_which_something_breaks_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +289,7 @@ async def test_a_look_costs_what_is_new_and_not_what_has_ended(tmp_path: Path, m
         task = await submitted(kernel)
         reads.clear()
         assert board.look()
-        assert [candidate.name for candidate in board.first(2**60, 9, Shares(), ())] == [task]
+        assert [candidate.name for candidate in board.first(2**60, 9, Shares(), (), ())] == [task]
         assert sum(rows for _, rows in reads) <= 4
 
 

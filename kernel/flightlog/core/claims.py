@@ -1,7 +1,7 @@
 """Which task a worker takes up next: orphans first, then the classes by their shares, then the older ones.
 
 Core tasks jump the queue. But whatever else waits, one claim in nine goes to a normal task, and one in thirty-three to
-one of batch: so none of them starves, and none starves the others.
+one of batch: so none of them starves, and none starves the others. The last place is kept for those who jump the queue.
 """
 
 from __future__ import annotations
@@ -85,6 +85,18 @@ class Shares:
         return max(self._places[task_class], self._now)
 
 
+def crowded(places: int, held: Mapping[TaskClass, int]) -> set[TaskClass]:
+    """The classes of which no further task may have one of so many `places`, when each of them holds so many.
+
+    All but core leave the last of three or more free; of two, batch leaves one.
+    """
+    if sum(held.values()) >= places:
+        return set(STRIDES)
+    if places > 2 and held["normal"] + held["batch"] >= places - 1:
+        return {"normal", "batch"}
+    return {"batch"} if places == 2 and held["batch"] else set()
+
+
 @define
 class Queue:
     """The tasks that have not ended, those first that are to be taken up first, however many there are."""
@@ -125,14 +137,25 @@ class Queue:
             found[self._tasks[number].task_class].add(number)
         return {each: frozenset(numbers) for each, numbers in found.items()}
 
-    def first(self, now_us: int, count: int, shares: Shares, full: Collection[TaskClass] = ()) -> list[Candidate]:
+    def first(
+        self,
+        now_us: int,
+        count: int,
+        shares: Shares,
+        full: Collection[TaskClass] = (),
+        crowded: Collection[TaskClass] = (),
+    ) -> list[Candidate]:
         """The `count` tasks that are to be taken up first at `now_us`, by these `shares`.
 
-        Of a class that is `full`, only what was written to.
+        Of a class that is `full`, only what was written to; of one that is `crowded`, nothing.
         """
         due = self._timed[: bisect_left(self._timed, (now_us + 1, 0))]
-        heads = {each: self._waiting(each, due, full) for each in STRIDES}
-        orphans = (number for number in self._orphans if self._may_begin(number, full))
+        heads = {each: self._waiting(each, due, full) for each in STRIDES if each not in crowded}
+        orphans = (
+            number
+            for number in self._orphans
+            if self._may_begin(number, full) and self._tasks[number].task_class not in crowded
+        )
         found, waiting, shares = list(islice(orphans, count)), dict[TaskClass, int](), shares.copy()
         for each, head in heads.items():
             if (number := next(head, None)) is not None:

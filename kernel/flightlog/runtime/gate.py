@@ -14,6 +14,7 @@ from typing import Final
 import trio
 from attrs import define, field, frozen
 
+from flightlog.core.claims import crowded
 from flightlog.core.limits import BUSY_POLL_S
 from flightlog.core.quotas import NO_QUOTAS, Quotas
 from flightlog.core.state import State
@@ -189,7 +190,6 @@ def alert_of(full: Full, *, then: AlertThen) -> BudgetAlert:
 def full_classes(quotas: Quotas, under_way: dict[TaskClass, int]) -> set[TaskClass]:
     """The classes of which no further task may begin, when so many of each are under way."""
     most = quotas.tasks_at_once
-    if most is not None and sum(under_way.values()) >= most:
-        return set(under_way)
     pools = {each: quotas.pool(each).tasks_at_once for each in under_way}
-    return {each for each, bound in pools.items() if bound is not None and under_way[each] >= bound}
+    full = {each for each, bound in pools.items() if bound is not None and under_way[each] >= bound}
+    return full if most is None else full | crowded(most, under_way)

@@ -21,9 +21,11 @@ class TaskBoard:
         self._queue = Queue()
         self._event, self._letter = -1, 0
 
-    def first(self, now_us: int, count: int, shares: Shares, full: Collection[TaskClass]) -> list[Candidate]:
+    def first(
+        self, now_us: int, count: int, shares: Shares, full: Collection[TaskClass], crowded: Collection[TaskClass]
+    ) -> list[Candidate]:
         """The `count` tasks that are to be taken up first at `now_us`. See `Queue.first`."""
-        return self._queue.first(now_us, count, shares, full)
+        return self._queue.first(now_us, count, shares, full, crowded)
 
     def under_way(self) -> Mapping[TaskClass, frozenset[int]]:
         """The numbers of the tasks of each class that somebody works on, in any process."""

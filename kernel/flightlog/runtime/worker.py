@@ -7,6 +7,7 @@ finds the lock held leaves the task alone.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
@@ -14,7 +15,7 @@ from typing import Protocol
 import trio
 from attrs import define, field
 
-from flightlog.core.claims import Candidate, Shares
+from flightlog.core.claims import Candidate, Shares, crowded
 from flightlog.core.limits import ORPHAN_POLL_S, WORK_POLL_S, Limits
 from flightlog.runtime.clock import Clock, Strides
 from flightlog.runtime.error_groups import single_error, unwrapped
@@ -117,7 +118,7 @@ class Worker:
                 while not self._leaving:
                     self._workers.store.check_alive(in_place=False)
                     self._board.look()
-                    for candidate in self._claimable():
+                    while (candidate := self._next()) is not None:
                         if not candidate.orphan:
                             self._shares.took(candidate.task_class)
                         self._taken[candidate.number] = _Taken(candidate.task_class)
@@ -136,23 +137,23 @@ class Worker:
             if taken.run is not None:
                 taken.run.leave()
 
-    def _claimable(self) -> list[Candidate]:
-        """The next tasks to take up, as many as there is room for."""
+    def _next(self) -> Candidate | None:
+        """The next task to take up, None when there is none, or no place for it."""
         now_us, now = self._workers.clock.now_us(), trio.current_time()
-        room = self._tasks_at_once - len(self._taken)
-        found: list[Candidate] = []
-        count = room + len(self._taken) + len(self._busy_until) + len(self._told)
-        for candidate in self._board.first(now_us, count, self._shares, self._full()):
-            if len(found) == room:
-                break
-            if self._workers.gate.bounds_tasks and found:
-                break  # the others once it is known what this one has taken up
-            if candidate.number in self._taken or self._busy_until.get(candidate.number, now) > now:
-                continue
-            there = self._board.look_at_letters(candidate)
-            if there.claimable(now_us) and self._can_run(there):
-                found.append(there)
-        return found
+        no_place = crowded(self._tasks_at_once, Counter(taken.task_class for taken in self._taken.values()))
+        while True:
+            found_out = False
+            count = 2 * (1 + len(self._taken) + len(self._busy_until) + len(self._told))
+            for candidate in self._board.first(now_us, count, self._shares, self._full(), no_place):
+                if candidate.number in self._taken or self._busy_until.get(candidate.number, now) > now:
+                    continue
+                known = candidate.number in self._told
+                there = self._board.look_at_letters(candidate)
+                if there.claimable(now_us) and self._can_run(there):
+                    return there
+                found_out = found_out or not known
+            if not found_out:
+                return None
 
     def _full(self) -> set[TaskClass]:
         """The classes of which nothing may be taken up now. What was taken up here counts, though it has not begun."""
