@@ -1,18 +1,23 @@
-"""Who is taken up when there are more tasks than room: core first, and nobody starves. Simulated, without a clock."""
+"""Who is taken up when there are more tasks than room, and who goes through the gate first: core, and nobody starves.
+
+Simulated, without a clock.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from heapq import heappop, heappush
 from random import Random
-from typing import get_args
+from typing import Final, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flightlog.core.claims import STRIDES, Candidate, Queue, Shares, crowded
-from flightlog.core.quotas import Pool, Quotas
+from flightlog.core.line import Line, Waiter
+from flightlog.core.quotas import Pool, Quotas, Rate
+from flightlog.core.usage import Demand, Usage
 from flightlog.runtime.gate import full_classes
 from flightlog_hookspecs.events import TaskClass
 
@@ -123,6 +128,125 @@ def test_in_the_end_everything_is_done() -> None:
         pass
     assert len(simulation.began) == 1500
     assert set(simulation.most_at_once.values()) == {1}
+
+
+class Gate:
+    """Requests and calls that wait at the gate of one process, looked at every tenth of a second.
+
+    Who may go does so in an order that chance draws.
+    """
+
+    TICK_US = 100_000
+
+    def __init__(self, rates: dict[str, Rate], seed: int) -> None:
+        self.line, self._usage, self._random = Line(), Usage(rates), Random(seed)
+        self.now_us = 0
+        self._came: dict[Waiter, int] = {}
+        self.waited: dict[TaskClass, list[int]] = {each: [] for each in CLASSES}
+        """In microseconds, of those who have gone."""
+
+    def come(self, task_class: TaskClass, *names: str) -> None:
+        waiter = Waiter(task_class, [Demand(name=name) for name in names])
+        self.line.join(waiter)
+        self._came[waiter] = self.now_us
+
+    def tick(self) -> None:
+        self.now_us += self.TICK_US
+        self._usage.forget(self.now_us)
+        while free := self.line.free(self._usage, self.now_us):
+            waiter = self._random.choice([each for each in self._came if each in free])
+            self.line.went(waiter)
+            self.line.leave(waiter)
+            for name, amount in waiter.wishes.items():
+                self._usage.add(name, self.now_us, amount)
+            self.waited[waiter.task_class].append(self.now_us - self._came.pop(waiter))
+
+    def gone(self) -> dict[TaskClass, int]:
+        return {each: len(waited) for each, waited in self.waited.items()}
+
+
+RATE: Final = {"rate:tool:look": Rate(2, per_s=1)}
+
+
+def test_at_a_rate_core_calls_go_before_thousands_of_batch_calls_and_those_go_on() -> None:
+    gate, chance = Gate(RATE, seed=6), Random(7)
+    for _ in range(4000):
+        gate.come("batch", "rate:tool:look")
+    for _ in range(10_000):
+        if chance.random() < 0.05:
+            gate.come("core", "rate:tool:look")
+        if chance.random() < 0.05:
+            gate.come("normal", "rate:tool:look")
+        gate.tick()
+    assert sum(gate.gone().values()) == 2000, "nothing of the rate is wasted"
+    assert max(gate.waited["core"]) <= 5_000_000
+    assert sum(gate.waited["core"]) < sum(gate.waited["normal"])
+    assert gate.gone()["batch"] > 900
+
+
+def test_a_flood_of_core_calls_at_a_rate_does_not_starve_the_others() -> None:
+    gate = Gate(RATE, seed=8)
+    for task_class in CLASSES:
+        for _ in range(2000):
+            gate.come(task_class, "rate:tool:look")
+    for _ in range(5000):
+        gate.tick()
+    assert gate.gone()["core"] > 800
+    assert gate.gone()["normal"] >= 100
+    assert gate.gone()["batch"] >= 25
+
+
+def test_who_waits_for_a_pool_keeps_nobody_from_a_rate_that_is_free() -> None:
+    gate = Gate({"pool:core:calls": Rate(1, per_s=60), **RATE}, seed=9)
+    for _ in range(1000):
+        gate.come("core", "rate:tool:look", "pool:core:calls")
+        gate.come("batch", "rate:tool:look")
+    for _ in range(1200):
+        gate.tick()
+    assert sum(gate.gone().values()) == 240
+    assert gate.gone()["core"] == 2
+
+
+def test_who_can_never_go_keeps_nobody_from_the_rest_of_what_it_wants() -> None:
+    usage, line = Usage({"pool:batch:tokens": Rate(10), "pool:batch:calls": Rate(1)}), Line()
+    calls = Demand(name="pool:batch:calls")
+    never, other = Waiter("batch", [Demand(name="pool:batch:tokens", amount=11), calls]), Waiter("batch", [calls])
+    line.join(never)
+    line.join(other)
+    assert line.free(usage, 0) == {other}
+
+
+def test_of_one_class_who_came_first_goes_first_though_it_wants_more() -> None:
+    usage, line = Usage({"pool:batch:tokens": Rate(10)}), Line()
+    usage.add("pool:batch:tokens", 1, 4)
+    much, little = (Waiter("batch", [Demand(name="pool:batch:tokens", amount=n)]) for n in (7, 1))
+    line.join(much)
+    line.join(little)
+    assert line.free(usage, 1) == set()
+    assert line.free(usage, 60_000_001) == {much, little}
+    line.leave(much)
+    assert line.free(usage, 1) == {little}
+
+
+WISHES = st.sets(st.sampled_from(["pool:calls", "pool:tokens", "rate:a", "rate:b"]), min_size=1)
+
+
+@given(st.lists(st.tuples(st.sampled_from(CLASSES), WISHES), min_size=1, max_size=40), st.integers(1, 3))
+def test_whatever_is_wanted_together_somebody_may_go_and_all_go_in_the_end(
+    wishes: list[tuple[TaskClass, set[str]]], most: int
+) -> None:
+    rates = {name: Rate(most, per_s=1) for name in ("pool:calls", "pool:tokens", "rate:a", "rate:b")}
+    gate = Gate(rates, seed=0)
+    for task_class, names in wishes:
+        gate.come(task_class, *names)
+    rounds = 0
+    while sum(gate.gone().values()) < len(wishes):
+        before = sum(gate.gone().values())
+        for _ in range(10):  # a second, in which the rates are free again
+            gate.tick()
+        assert sum(gate.gone().values()) > before
+        rounds += 1
+    assert rounds <= len(wishes)
 
 
 @given(st.lists(st.sampled_from(CLASSES), min_size=1, max_size=300), st.integers(0, 2**16))

@@ -14,7 +14,7 @@ import trio.testing
 from attrs import evolve
 
 import flightlog
-from flightlog import Budget, Kernel, Pool, Quotas, Rate
+from flightlog import Budget, Kernel, Limits, Pool, Quotas, Rate
 from flightlog.errors import UsageError
 from flightlog.events import (
     BudgetAlert,
@@ -202,6 +202,47 @@ async def test_a_summary_that_has_to_wait_for_a_rate_is_asked_for_when_that_is_f
         assert turn.reason == "completed", "who has no budget waits"
         assert model.asked > asked
     assert_rate(times_of(path, RequestSent, "a", "s"), rate)
+
+
+async def test_of_those_that_wait_for_a_rate_core_goes_first_then_who_came_first(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path, rate, begun = tmp_path / "a.db", Rate(1, per_s=5), list[str]()
+
+    async def ask(kernel: Kernel, name: str, after_s: float) -> None:
+        await trio.sleep(after_s)
+        if name == "session":
+            async with kernel.session("s", model="fake:m") as session:
+                await session.followup("go")
+                await session.run()
+        else:
+            await submitted(kernel, name, name.rstrip("12"))  # type: ignore[arg-type]
+            async with kernel._task(name, Limits(), take_over=False) as run:
+                await run.to_rest()
+        begun.append(name)
+
+    async with kernel_of(path, Quotas(rates={"adapter:fake": rate})) as kernel, trio.open_nursery() as nursery:
+        names = ["batch1", "batch2", "session", "normal1", "core1", "core2"]
+        for number, name in enumerate(names):
+            nursery.start_soon(ask, kernel, name, number / 10)
+    assert begun == ["batch1", "core1", "core2", "session", "normal1", "batch2"]
+
+
+async def test_a_task_waits_no_longer_than_its_patience_however_often_it_has_to_look(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path, names = tmp_path / "a.db", "abcdef"
+    async with kernel_of(path, Quotas(rates={"adapter:fake": Rate(1, per_s=20)})) as kernel:
+        for name in names:
+            await submitted(kernel, name, "core")
+        await kernel.work(until_idle=True, tasks_at_once=6)
+        states = [(await kernel.tasks.show(name)).state for name in names]
+        assert sorted(states) == ["completed"] * 2 + ["paused"] * 4
+        assert times_of(path, BudgetAlert, *names)[-1] <= 30, "though each round takes less"
+        while not all([(await kernel.tasks.show(name)).ended for name in names]):
+            await kernel.work(until_idle=True, tasks_at_once=6)
+            await trio.sleep(20)
+    assert_rate(times_of(path, RequestSent, *names), Rate(1, per_s=20))
 
 
 async def test_a_call_that_the_task_can_do_without_does_not_wait(

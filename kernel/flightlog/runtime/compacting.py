@@ -245,7 +245,7 @@ class Compacting:
         """Log that a summary is asked for, and ask for it, unless quotas keep it from that."""
         journal, gate = self._journal, self._around.gate
         demands = gate.for_request(journal.key, start.model.partition(":")[0], start.tokens_before)
-        async with gate.through(demands, patience_s=patience_s(journal.state)) as full:
+        async with gate.through(journal.key, demands, patience_s=patience_s(journal.state)) as full:
             if full is not None:
                 return alert_of(full, then="pauses")
             await journal.append(start, barrier=True)

@@ -7,7 +7,7 @@ they are the same in all processes, and a restart does not reset them.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -16,6 +16,7 @@ from attrs import define, field, frozen
 
 from flightlog.core.claims import crowded
 from flightlog.core.limits import BUSY_POLL_S
+from flightlog.core.line import Line, Waiter
 from flightlog.core.quotas import NO_QUOTAS, Quotas
 from flightlog.core.state import State
 from flightlog.core.usage import Demand, Usage
@@ -26,6 +27,9 @@ from flightlog_hookspecs.events import AlertThen, BudgetAlert, TaskClass
 
 PATIENCE_S: Final = 30.0
 """What frees itself within so many seconds is waited for."""
+
+NO_TASK: Final[TaskClass] = "normal"
+"""As what a session counts that works for no task, where it waits with others."""
 
 
 @frozen(kw_only=True)
@@ -49,6 +53,8 @@ class Gate:
     _seen: int | None = field(default=None, init=False)
     _classes: dict[int, TaskClass | None] = field(factory=dict, init=False)
     _turn: trio.Lock = field(factory=trio.Lock, init=False)
+    _line: Line = field(factory=Line, init=False)
+    _woken: dict[Waiter, trio.Event] = field(factory=dict, init=False)
     _board: TaskBoard | None = field(default=None, init=False)
 
     @_usage.default
@@ -57,7 +63,7 @@ class Gate:
 
     def for_request(self, key: int, adapter: str, tokens: int) -> list[Demand]:
         """What a request of session `key` needs that has about so many tokens."""
-        pool = f"pool:{self._class_of(key)}"
+        pool = f"pool:{self._pool_of(key)}"
         return self._bounded(
             Demand(name=f"rate:adapter:{adapter}"),
             Demand(name=f"{pool}:calls"),
@@ -66,40 +72,63 @@ class Gate:
 
     def for_call(self, key: int, tool: str) -> list[Demand]:
         """What a call of `tool` in session `key` needs."""
-        return self._bounded(Demand(name=f"rate:tool:{tool}"), Demand(name=f"pool:{self._class_of(key)}:calls"))
+        return self._bounded(Demand(name=f"rate:tool:{tool}"), Demand(name=f"pool:{self._pool_of(key)}:calls"))
 
     def _bounded(self, *demands: Demand) -> list[Demand]:
         return [each for each in demands if each.name in self._usage.rates]
 
     @asynccontextmanager
-    async def through(self, demands: Sequence[Demand], *, patience_s: float) -> AsyncIterator[Full | None]:
-        """Wait until the demands fit; whoever writes while the context lasts has used them.
+    async def through(self, key: int, demands: Sequence[Demand], *, patience_s: float) -> AsyncIterator[Full | None]:
+        """Wait until the demands of session `key` fit; whoever writes while the context lasts has used them.
 
-        It is given what is full when that would take more than `patience_s` seconds.
+        It is given what is full when that would take more than `patience_s` seconds in all. Of those that wait in this
+        process, `core/line.py` says who goes first.
         """
         if not demands:
             yield None
             return
-        while True:
-            async with self._held():
-                self._look()
-                now_us = self._clock.now_us()
-                self._usage.forget(now_us)
-                waits = [(self._usage.wait_us(demand, now_us), demand) for demand in demands]
-                wait_us, demand = max(waits, key=lambda each: each[0])
-                if wait_us == 0:
-                    yield None
+        waiter, patient_until = None, trio.current_time() + patience_s
+        try:
+            while True:
+                async with self._held():
+                    self._look()
+                    now_us = self._clock.now_us()
+                    self._usage.forget(now_us)
+                    waits = [(self._usage.wait_us(demand, now_us), demand) for demand in demands]
+                    wait_us, demand = max(waits, key=lambda each: each[0])
+                    if waiter is None and (wait_us or self._line.wants(demands)):
+                        waiter = Waiter(self._class_of(key) or NO_TASK, tuple(demands))
+                        self._line.join(waiter)
+                    free = self._line.free(self._usage, now_us) if waiter else ()
+                    if waiter is None or waiter in free:
+                        if waiter is not None:
+                            self._line.went(waiter)
+                        yield None
+                        return
+                    self._wake(free)  # whoever sleeps until later would keep this one waiting
+                    self._woken[waiter] = woken = trio.Event()
+                    full = Full(
+                        name=demand.name,
+                        used=self._usage.used(demand.name, now_us),
+                        most=self._usage.rates[demand.name].most,
+                        free_at_us=None if wait_us == math.inf else now_us + int(wait_us),
+                    )
+                left_s = patient_until - trio.current_time()
+                if left_s <= 0 or wait_us > left_s * 1_000_000:
+                    yield full
                     return
-                full = Full(
-                    name=demand.name,
-                    used=self._usage.used(demand.name, now_us),
-                    most=self._usage.rates[demand.name].most,
-                    free_at_us=None if wait_us == math.inf else now_us + int(wait_us),
-                )
-            if wait_us > patience_s * 1_000_000:
-                yield full
-                return
-            await trio.sleep(wait_us / 1_000_000)
+                with trio.move_on_after(min(left_s, wait_us / 1_000_000 or math.inf)):
+                    await woken.wait()
+        finally:
+            if waiter is not None:
+                self._line.leave(waiter)
+                self._woken.pop(waiter, None)
+                self._wake(self._woken)
+
+    def _wake(self, waiters: Iterable[Waiter]) -> None:
+        for each in waiters:
+            if each in self._woken:
+                self._woken[each].set()
 
     @asynccontextmanager
     async def start(self, key: int, task_class: TaskClass) -> AsyncIterator[bool]:
@@ -142,7 +171,7 @@ class Gate:
     def _count(
         self, key: int, kind: str, at_us: int, name: str | None, estimate: int | None, charged: int | None
     ) -> None:
-        task_class = self._class_of(key)
+        task_class = self._pool_of(key)
         tokens = f"pool:{task_class}:tokens"
         match kind:
             case "context/built":
@@ -159,10 +188,13 @@ class Gate:
                 self._usage.settle(tokens, key)
                 self._usage.add(tokens, at_us, charged or 0)
 
+    def _pool_of(self, key: int) -> TaskClass | None:
+        """The class whose pool counts what session `key` uses; None for no task, and where no pool counts anything."""
+        counts = any(pool.tokens or pool.calls for pool in self.quotas.pools.values())
+        return self._class_of(key) if counts else None
+
     def _class_of(self, key: int) -> TaskClass | None:
-        """That of the task that session `key` works for, as a child too; None for no task, and where no pool cares."""
-        if not any(pool.tokens or pool.calls for pool in self.quotas.pools.values()):
-            return None
+        """That of the task that session `key` works for, as a child too; None for no task."""
         if key not in self._classes:
             found = self._store.read("class_of", key)
             self._classes[key] = found[0][0] if found else None

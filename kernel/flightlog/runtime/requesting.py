@@ -126,7 +126,7 @@ class Requests:
         tokens = admitted.built.tokens + ANSWER_MIN_TOKENS if admitted.built else 0
         gate = self._around.gate
         demands = gate.for_request(self._journal.key, state.model.partition(":")[0], tokens)
-        async with gate.through(demands, patience_s=patience_s(state)) as full:
+        async with gate.through(self._journal.key, demands, patience_s=patience_s(state)) as full:
             if full is None:
                 await self._journal.append(*built, sent, barrier=True)
                 return None

@@ -203,8 +203,8 @@ class ToolRunner:
 
         One that the task can do without does not wait for them.
         """
-        core = item.prepared.tool.core
-        async with self._around.gate.through(self._demands(item.call), patience_s=PATIENCE_S if core else 0) as full:
+        core, gate, key = item.prepared.tool.core, self._around.gate, self._journal.key
+        async with gate.through(key, self._demands(item.call), patience_s=PATIENCE_S if core else 0) as full:
             if full is None:
                 (record,) = await self._journal.append(intent, barrier=True)
                 return record
