@@ -313,6 +313,23 @@ async def test_what_a_request_that_failed_has_taken_is_gone_from_its_pool(
     assert len(model.requests) == 1
 
 
+async def test_who_waits_is_told_as_soon_as_somebody_else_sees_that_there_is_room_or_takes_it(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path = tmp_path / "a.db"
+    model = FakeModel([[partial(trio.sleep, 3), *words("Seen."), Usage(input_tokens=1)]])
+    quotas = Quotas(pools={"core": Pool(tokens=Rate(500, per_s=86_400))})
+    async with kernel_of(path, quotas, model=model) as kernel, trio.open_nursery() as nursery:
+        for name in "abc":
+            await submitted(kernel, name, "core", parameters={"where": "around the harbour " * 70})
+            nursery.start_soon(lambda: kernel.work(until_idle=True))
+            await trio.sleep(2)
+    _, second = times_of(path, RequestSent, *"abc")
+    assert second <= 5, "the third one came then; by itself it would have looked again after seven"
+    (paused,) = times_of(path, BudgetAlert, "c")
+    assert paused <= 14, "once the second one had counted it was clear that nothing is left for the third"
+
+
 @pytest.mark.parametrize("budget", [Budget(), Budget(tokens=10**6)], ids=["no budget", "a budget"])
 async def test_children_share_the_pool_of_the_task_that_they_work_for(
     tmp_path: Path, budget: Budget, autojump_clock: trio.testing.MockClock
