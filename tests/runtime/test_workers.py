@@ -78,9 +78,9 @@ async def test_no_more_tasks_run_at_once_than_there_is_room_for(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("flood", "places", "took"), [("batch", 4, 3), ("normal", 4, 3), ("batch", 2, 1), ("normal", 2, 2), ("batch", 1, 1)]
+    ("flood", "places", "took"), [("batch", 4, 3), ("normal", 4, 4), ("batch", 2, 1), ("normal", 2, 2), ("batch", 1, 1)]
 )
-async def test_whatever_floods_a_worker_leaves_its_last_place_to_a_core_task(
+async def test_a_flood_of_batch_leaves_the_last_place_of_a_worker_to_others(
     tmp_path: Path, flood: TaskClass, places: int, took: int
 ) -> None:
     path, running, over = tmp_path / "a.db", list[str](), trio.Event()

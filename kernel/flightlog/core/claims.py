@@ -1,7 +1,7 @@
 """Which task a worker takes up next: orphans first, then the classes by their shares, then the older ones.
 
 Core tasks jump the queue. But whatever else waits, one claim in nine goes to a normal task, and one in thirty-three to
-one of batch: so none of them starves, and none starves the others. The last place is kept for those who jump the queue.
+one of batch: so none of them starves, and none starves the others. Batch leaves the last place to them.
 """
 
 from __future__ import annotations
@@ -88,13 +88,12 @@ class Shares:
 def crowded(places: int, held: Mapping[TaskClass, int]) -> set[TaskClass]:
     """The classes of which no further task may have one of so many `places`, when each of them holds so many.
 
-    All but core leave the last of three or more free; of two, batch leaves one.
+    Batch leaves the last one to the others, unless there is only one. Normal tasks do not leave it to core: who has
+    no other tasks would wait for it in vain.
     """
     if sum(held.values()) >= places:
         return set(STRIDES)
-    if places > 2 and held["normal"] + held["batch"] >= places - 1:
-        return {"normal", "batch"}
-    return {"batch"} if places == 2 and held["batch"] else set()
+    return {"batch"} if 1 < places <= held["batch"] + 1 else set()
 
 
 @define
