@@ -200,9 +200,13 @@ def _tool_call(account: Account, event: ToolCall) -> _Changes:
     return {} if event.resumed else {"used": _used(account, calls=1, **{f"calls:{event.name}": 1})}
 
 
+def lent_for(task: SubagentSpawned) -> tuple[Lent, ...]:
+    """What the child of `task` may use of each card."""
+    return (*(() if task.tokens is None else (Lent(card="tokens", amount=task.tokens),)), *task.lent)
+
+
 def _spawned(account: Account, event: SubagentSpawned) -> _Changes:
-    loans = (Lent(card="tokens", amount=event.tokens or 0), *event.lent)
-    lent = MappingProxyType({**account.lent, event.child: loans})
+    lent = MappingProxyType({**account.lent, event.child: lent_for(event)})
     return {"lent": lent, "used": _used(account, subagents=1)}
 
 

@@ -5,7 +5,7 @@ Assumes the event is legal (see `invariants`); never looks at anything but its a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +17,7 @@ from flightlog.core.context import told
 from flightlog.core.doubt import after_result
 from flightlog.core.facts import noted
 from flightlog.core.progress import gist, repeats, told_in
-from flightlog.core.state import NO_COUNTS, Call, Pending, State, Step
+from flightlog.core.state import EMPTY, NO_COUNTS, Call, Pending, State, Step
 from flightlog.core.timer import Timer, fired
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.events import (
@@ -36,6 +36,7 @@ from flightlog_hookspecs.events import (
     PluginLoaded,
     PluginUnloaded,
     PluginVersion,
+    Record,
     RequestFailed,
     RequestHeader,
     RequestRetry,
@@ -81,6 +82,14 @@ def fold(state: State, event: Event, seq: int, epoch: int, at_us: int = 0) -> St
     if task is state.task and account is state.account:
         return state
     return changed(state, task=task, account=account)
+
+
+def folded(records: Iterable[Record]) -> State:
+    """What the records of a session come to, from the first one on."""
+    state = EMPTY
+    for record in records:
+        state = fold(state, record.event, record.seq, record.epoch, record.at_us)
+    return state
 
 
 def placed(state: State, event: Event) -> tuple[int | None, int | None]:

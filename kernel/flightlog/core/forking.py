@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from attrs import evolve
 
 from flightlog.core.account import granted
-from flightlog.core.fold import fold, placed
+from flightlog.core.fold import fold, folded, placed
 from flightlog.core.invariants import check
 from flightlog.core.state import EMPTY, State
 from flightlog_hookspecs.errors import UsageError
@@ -105,9 +105,7 @@ def forked_task(
 
 def _submitted_as_of(records: Iterable[Record]) -> tuple[TaskSubmitted | BudgetGranted, ...]:
     """The task of these records as it would be submitted at their end: with goal and budget of then, due at once."""
-    state = EMPTY
-    for record in records:
-        state = fold(state, record.event, record.seq, record.epoch, record.at_us)
+    state = folded(records)
     task = state.task
     assert task is not None, "legality: only tasks have checkpoints"
     submitted = evolve(task.submitted, goal=task.goal, parameters=task.parameters, due_us=None)

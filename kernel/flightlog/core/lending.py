@@ -11,7 +11,7 @@ from typing import Final
 
 from attrs import frozen
 
-from flightlog.core.account import DEFAULT_CARDS, Account
+from flightlog.core.account import Account, lent_for
 from flightlog.core.state import State
 from flightlog_hookspecs.events import (
     BudgetCharged,
@@ -54,16 +54,18 @@ def granting(child: State, task: SubagentSpawned, parent: State) -> tuple[Budget
     account = child.account
     if parent.account is None or (account is not None and account.granted_by == task.invocation_id):
         return ()
-    fewer = parent.account.cards.get("subagents", DEFAULT_CARDS["subagents"]) // _FEWER
-    retries = parent.account.cards.get("retries", DEFAULT_CARDS["retries"])
-    own = (Lent(card="retries", amount=retries), Lent(card="subagents", amount=fewer))
+    cards = parent.account.cards
+    own = (
+        Lent(card="retries", amount=cards["retries"]),
+        Lent(card="subagents", amount=cards["subagents"] // _FEWER),
+    )
     return tuple(
         BudgetGranted(
             card=loan.card,
             most=(account.used_of(loan.card) if account else 0) + loan.amount,
             by=task.invocation_id,
         )
-        for loan in (*_given(task), *own)
+        for loan in (*lent_for(task), *own)
     )
 
 
@@ -87,7 +89,7 @@ def settlement(task: SubagentSpawned, reason: TurnEndReason, result: str, child:
         return _settled(task, reason, result, {})
     used = {
         loan.card: account.used_of(loan.card) - (account.cards[loan.card] - loan.amount)
-        for loan in _given(task)
+        for loan in lent_for(task)
         if loan.card in account.cards
     }
     return _settled(task, reason, result, used)
@@ -95,7 +97,7 @@ def settlement(task: SubagentSpawned, reason: TurnEndReason, result: str, child:
 
 def unknown(task: SubagentSpawned, reason: TurnEndReason, result: str = "") -> Settlement:
     """That `task` came to this, and nobody knows what was used for it: that counts as all that was given."""
-    return _settled(task, reason, result, {loan.card: loan.amount for loan in _given(task)})
+    return _settled(task, reason, result, {loan.card: loan.amount for loan in lent_for(task)})
 
 
 def _settled(task: SubagentSpawned, reason: TurnEndReason, result: str, used: Mapping[str, int]) -> Settlement:
@@ -106,8 +108,3 @@ def _settled(task: SubagentSpawned, reason: TurnEndReason, result: str, used: Ma
         SubagentSettled(child=task.child, invocation_id=id, reason=reason, result=result, charged=tokens),
         tuple(BudgetCharged(card=card, amount=amount, invocation_id=id) for card, amount in spent.items()),
     )
-
-
-def _given(task: SubagentSpawned) -> tuple[Lent, ...]:
-    """What the child of `task` may use of each card."""
-    return (*(() if task.tokens is None else (Lent(card="tokens", amount=task.tokens),)), *task.lent)

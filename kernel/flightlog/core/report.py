@@ -8,8 +8,7 @@ from typing import TypeVar
 from attrs import evolve, frozen
 
 from flightlog.core.doubt import signature
-from flightlog.core.fold import fold
-from flightlog.core.state import EMPTY
+from flightlog.core.fold import folded
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import (
@@ -24,7 +23,6 @@ from flightlog_hookspecs.events import (
     SessionOpened,
     StepEnd,
     StepStart,
-    TaskAmended,
     TaskState,
     TaskStateName,
     TaskSubmitted,
@@ -193,26 +191,16 @@ def report_of(records: Iterable[Record]) -> TaskReport:
     if first is None:
         raise UsageError(f"session {log[0].session!r} is no task's" if log else "there are no records")
     submission, submitted = first
-    amended = [event for _, event in _of(log, TaskAmended)]
-    aim = amended[-1] if amended else submitted
-    met: bool | None = None
-    for record in log:
-        match record.event:
-            case TaskAmended():
-                met = None
-            case GoalChecked() as checked:
-                met = checked.met
-    steps, state = tuple(_steps(log)), EMPTY
-    for record in log:
-        state = fold(state, record.event, record.seq, record.epoch, record.at_us)
+    steps, state = tuple(_steps(log)), folded(log)
+    assert state.task is not None, "it was submitted"
     return TaskReport(
         task=submission.session,
-        goal=aim.goal,
-        parameters=aim.parameters,
+        goal=state.task.goal,
+        parameters=state.task.parameters,
         model=submitted.model,
         agent=submitted.agent,
         goal_check=submitted.goal_check,
-        goal_met=met,
+        goal_met=state.task.goal_met,
         max_steps=submitted.max_steps,
         moves=(Move(seq=submission.seq, at_us=submission.at_us, state="pending"), *_moves(log)),
         steps=steps,

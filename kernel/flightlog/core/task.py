@@ -205,8 +205,8 @@ def stepped(task: Task, *, asked: bool, finished: bool) -> Task:
 
     One in which no model was `asked` takes none of the steps that it may have: it waits for a quota, say.
     """
-    task = changed(task, steps=task.steps + 1, steps_before=task.steps_before + (not asked))
-    return changed(task, stuck=0, handed_over=0, tried=False) if finished else task
+    counted_anew = {"stuck": 0, "handed_over": 0, "tried": False} if finished else {}
+    return changed(task, steps=task.steps + 1, steps_before=task.steps_before + (not asked), **counted_anew)
 
 
 def ended(task: Task, event: TurnEnd) -> Task:
@@ -248,7 +248,7 @@ def counted(task: Task, event: Event) -> Task:
 
 
 def _tries(task: Task, event: RequestSent | CompactionStart) -> Task:
-    return changed(task, tried=True)
+    return task if task.tried else changed(task, tried=True)
 
 
 def _called(task: Task, event: ToolCall) -> Task:

@@ -128,13 +128,14 @@ class Children:
     ) -> ChildEnd:
         """See `flightlog_hookspecs.Children`. `before` is the task that the call gave when it was started before."""
         task, tools = await self._assigned(subagent, text, invocation_id, before, background=False)
-        settled = unknown(task, "aborted", f"The call was cut off. The session of the child is {task.child!r}.")
+        settlement = unknown(task, "aborted", f"The call was cut off. The session of the child is {task.child!r}.")
         try:
-            settled = await self._waited_for(task, subagent, tools, stopped)
+            settlement = await self._waited_for(task, subagent, tools, stopped)
         finally:
             with trio.CancelScope(shield=True):
-                await self._journal.append(partial(settling, settlement=settled), barrier=True)
-        return ChildEnd(child=task.child, reason=settled.settled.reason, text=settled.settled.result)
+                await self._journal.append(partial(settling, settlement=settlement), barrier=True)
+        came = settlement.settled
+        return ChildEnd(child=task.child, reason=came.reason, text=came.result)
 
     async def start(self, subagent: Subagent, text: str, invocation_id: str, before: SubagentSpawned | None) -> str:
         """See `flightlog_hookspecs.Children`. For `before` see `run`."""

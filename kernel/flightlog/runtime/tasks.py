@@ -190,7 +190,7 @@ class Tasks:
         """
         mailbox = await self._mailbox(id)
         if isinstance(more, Budget):
-            given = {card for card, *_ in self._store.read("budget_of", id)}
+            given = {card for (card,) in self._store.read("cards_of", id)}
             if why := missing(map(displayed, more.cards), given | DEFAULT_CARDS.keys()):
                 raise UsageError(f"nothing is granted to task {id!r}: {why}")
         return await mailbox.grant(more, by=by, key=key)

@@ -6,10 +6,9 @@ finds all that was acknowledged and comes to the same end.
 
 A short read is not an error but a lie: SQLite takes zeros for the rest and may write on top of them. Then
 the self-check may find it, by a second look where it was the only one, and the log may be refused as damaged; what
-opens must still be right. Letters have no
-chain: one that was written over is missed by nobody, but SQLite's own check, as `flightlog verify` makes it, says that
-the file is damaged. A host that is lied to may find unfinished what is not, or not find what is there: so may a child,
-which then ends with a letter to it unread.
+opens must still be right. Letters have no chain: one that was written over is missed by nobody, but SQLite's own check,
+as `flightlog verify` makes it, says that the file is damaged. A host that is lied to may find unfinished what is not,
+or not find what is there: so may a child, which then ends with a letter to it unread.
 """
 
 from __future__ import annotations
