@@ -599,6 +599,7 @@ async def open_kernel(
     agent: str = "",
     quotas: Quotas = NO_QUOTAS,
     verify: Verify = "shown",
+    allow_network: bool = False,
 ) -> AsyncIterator[Kernel]:
     """Open the log at `path`, creating it when missing, and close it and its sessions in the end."""
     thread = TrioThread()
@@ -614,6 +615,7 @@ async def open_kernel(
                 agent=agent,
                 quotas=quotas,
                 verify=verify,
+                allow_network=allow_network,
             )
         ) as kernel:
             yield Kernel(thread, kernel)

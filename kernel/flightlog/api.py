@@ -410,6 +410,7 @@ async def open_kernel(
     agent: str = "",
     quotas: Quotas = NO_QUOTAS,
     verify: Verify = "shown",
+    allow_network: bool = False,
 ) -> AsyncIterator[Kernel]:
     """Open the log at `path`, creating it (mode 0600) when missing.
 
@@ -419,8 +420,9 @@ async def open_kernel(
     `workspace` is the folder tools may work in; None gives them none. `agent` is the name and version of
     the host's own program, which stands in each task that it submits. `quotas` bound what all sessions of the file use
     together, in every kernel that is given the same. `verify` says how much of a session is checked before it goes on,
-    see `Kernel.session`. `clock` and `on_boundary` are for tests. Raises a `StoreError` that says what is wrong with
-    the file, `PluginError` for a broken plugin that was passed in.
+    see `Kernel.session`. A file on a network file system is refused unless `allow_network`: SQLite's locks do not hold
+    there between machines, and a lost lock is a lost log. `clock` and `on_boundary` are for tests. Raises a
+    `StoreError` that says what is wrong with the file, `PluginError` for a broken plugin that was passed in.
     """
     folder = _path("workspace", workspace) if workspace is not None else ""
     _check_types(clock=(clock, Clock), agent=(agent, str), quotas=(quotas, Quotas))
@@ -428,7 +430,7 @@ async def open_kernel(
     if folder and not os.path.isdir(folder):
         raise UsageError(f"workspace {folder} is not a folder")
     registry = load_plugins(discover=discover, plugins=plugins)
-    store = Store.open(_path("path", path))
+    store = Store.open(_path("path", path), allow_network=allow_network)
     kernel = Kernel(store, registry, folder, clock or Clock(), on_boundary, agent, quotas, verify)
     try:
         async with beside(kernel.deliver):

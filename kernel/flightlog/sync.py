@@ -590,6 +590,7 @@ def open_kernel(
     agent: str = "",
     quotas: Quotas = NO_QUOTAS,
     verify: Verify = "shown",
+    allow_network: bool = False,
 ) -> Iterator[Kernel]:
     """Open the log at `path`, creating it when missing, and close it and its sessions in the end."""
     thread = TrioThread()
@@ -605,6 +606,7 @@ def open_kernel(
                 agent=agent,
                 quotas=quotas,
                 verify=verify,
+                allow_network=allow_network,
             )
         ) as kernel:
             yield Kernel(thread, kernel)

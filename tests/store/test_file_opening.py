@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import flightlog
+from flightlog.store import log_file
 from flightlog.store.statements import APPLICATION_ID, SCHEMA_VERSION
 from flightlog.store.store import Store
 from flightlog_hookspecs.errors import (
@@ -98,6 +100,27 @@ def test_a_symbolic_link_to_a_log_is_refused_too(tmp_path: Path) -> None:
     written(tmp_path / "real.db", "kept")
     (tmp_path / "log.db").symlink_to("real.db")
     assert type(refused(tmp_path / "log.db")) is NotAFlightlog
+
+
+async def test_a_file_on_a_network_is_refused_unless_that_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_file, "_NETWORK_FILE_SYSTEMS", {file_system_of(tmp_path)})
+    with pytest.raises(StoreError, match=r"between machines.*allow_network=True"):
+        async with flightlog.open_kernel(tmp_path / "log.db", discover=False):
+            pass
+    assert photograph(tmp_path) == {}
+    async with flightlog.open_kernel(tmp_path / "log.db", discover=False, allow_network=True) as kernel:
+        await kernel.mailbox("s").followup("hello")
+    with flightlog.open_log(tmp_path / "log.db", discover=False) as log:
+        assert log.names() == []  # who only reads needs no lock of another machine
+
+
+def file_system_of(folder: Path) -> str:
+    status = folder.stat()
+    kind = log_file._file_system(status.st_dev, status.st_ino)
+    assert kind != "unknown", "the list of mounts has it"
+    return kind
 
 
 def test_a_missing_folder_is_named_with_what_to_do(tmp_path: Path) -> None:

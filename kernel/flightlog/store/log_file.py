@@ -40,7 +40,8 @@ _WAL_FRAME_HEADER_BYTES: Final = 24
 _MAGIC: Final = b"SQLite format 3\0"
 _OPEN_WAIT_S: Final = 10.0
 _NETWORK_FILE_SYSTEMS: Final = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "fuse.sshfs"}
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "glusterfs"}
+    | {"fuse.sshfs", "fuse.glusterfs", "fuse.ceph-fuse", "fuse.s3fs", "fuse.rclone", "fuse.gcsfuse"}
 )
 
 
@@ -250,7 +251,10 @@ def _check_kind(path: str, allow_network: bool) -> None:
         raise StoreError(f"{path}: its folder does not exist. Create {folder} first.")
     status = os.stat(folder)
     if not allow_network and (kind := _file_system(status.st_dev, status.st_ino)) in _NETWORK_FILE_SYSTEMS:
-        raise StoreError(f"{path}: stands on {kind}, where SQLite's locks do not hold. Use a local disk.")
+        raise StoreError(
+            f"{path}: stands on {kind}, where SQLite's locks do not hold between machines. Use a local disk. "
+            "If only this machine uses the file, open_kernel(allow_network=True) opens it."
+        )
 
 
 def _check_writable(path: str) -> None:
