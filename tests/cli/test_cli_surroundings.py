@@ -12,10 +12,12 @@ from pathlib import Path
 import click
 import pytest
 import trio
+from click.shell_completion import ShellComplete
 from flightlog_process import HERE, Shell
 
 import flightlog
 from flightlog.cli.app import flightlog as group
+from flightlog.cli.commands import COMMANDS
 
 KERNEL = HERE.parents[1] / "kernel" / "flightlog"
 BLOCKED = """
@@ -37,11 +39,8 @@ def test_a_missing_extra_is_one_line_that_says_what_to_install(shell: Shell, mod
 
 
 def test_a_broken_install_of_something_else_is_not_taken_for_a_missing_extra(shell: Shell) -> None:
-    program = BLOCKED.format(blocked={"trio"}) + (
-        "from flightlog.cli import main\n"
-        "try:\n    main(['sessions'])\nexcept ModuleNotFoundError as error:\n    print(error.name)"
-    )
-    assert shell.python("-c", program).out == "trio\n"
+    program = BLOCKED.format(blocked={"trio"}) + "from flightlog.cli import main\nsys.exit(main(['sessions']))"
+    assert shell.python("-c", program, code=1).complaint == "flightlog: ModuleNotFoundError: No module named 'trio'"
 
 
 def test_nothing_but_the_command_line_needs_the_extra(shell: Shell) -> None:
@@ -57,14 +56,17 @@ def test_nothing_but_the_command_line_needs_the_extra(shell: Shell) -> None:
 
 def every_command(group: click.Group, *before: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """All commands with the words that call them."""
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         yield (*before, name), command
         if isinstance(command, click.Group):
             yield from every_command(command, *before, name)
 
 
 def test_every_command_says_what_it_does_and_every_option_what_it_is_for(shell: Shell) -> None:
-    assert set(group.commands) == {
+    assert set(COMMANDS) == {
         "run",
         "resume",
         "send",
@@ -101,6 +103,43 @@ def test_every_command_says_what_it_does_and_every_option_what_it_is_for(shell: 
             else:
                 assert parameter.make_metavar(click.Context(command)) in unbroken
     assert all(len(line) <= 80 for line in overview.splitlines())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_overview_has_the_line_that_the_command_has_for_itself(name: str) -> None:
+    command = group.get_command(click.Context(group), name)
+    assert command is not None
+    assert (command.name, command.get_short_help_str(limit=200)) == (name, COMMANDS[name].gist)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["frobnicate"], []])
+def test_what_needs_no_log_loads_no_kernel(words: list[str], shell: Shell) -> None:
+    program = f"import sys; from flightlog.cli.app import run; run({words!r}); print([*sys.modules], file=sys.stderr)"
+    loaded = shell.python("-c", program).err
+    assert "'flightlog.cli.commands'" in loaded
+    assert not [name for name in ("trio", "apsw", "attr", "flightlog.api") if f"'{name}'" in loaded]
+
+
+def test_a_shell_completes_commands_and_options_without_loading_them() -> None:
+    def completed(*words: str) -> list[str]:
+        found = ShellComplete(group, {}, "flightlog", "_FLIGHTLOG_COMPLETE").get_completions([*words[:-1]], words[-1])
+        return [item.value for item in found]
+
+    assert completed("se") == ["send", "sessions"]
+    assert completed("--v") == ["--version"]
+    assert "--limit" in completed("sessions", "--l")
+
+
+def test_a_shell_is_told_how_to_complete_in_peace(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_FLIGHTLOG_COMPLETE", "zsh_source")
+    told = shell.run()
+    assert told.out.startswith("#compdef flightlog\n")
+    monkeypatch.setenv("_FLIGHTLOG_COMPLETE", "zsh_complete")
+    monkeypatch.setenv("COMP_WORDS", "flightlog sess")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    completed = shell.run()
+    assert completed.out == "plain\nsessions\nList the sessions.\n"
+    assert (told.err, completed.err) == ("", "")
 
 
 def test_the_version_is_the_packages(shell: Shell) -> None:

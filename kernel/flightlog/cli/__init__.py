@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Final
 
 _NEEDS: Final = ("click", "rich", "platformdirs")
@@ -12,11 +13,14 @@ _NEEDS: Final = ("click", "rich", "platformdirs")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line with `arguments` (the process's own by default) and return its exit code."""
     try:
-        from flightlog.cli.app import run
+        for needed in _NEEDS:
+            import_module(needed)
     except ImportError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in _NEEDS:
             raise
         sys.stderr.write(f"flightlog: the command line needs {missing}: pip install 'flightlog[cli]'\n")
         return 2
+    from flightlog.cli.app import run
+
     return run(arguments)

@@ -9,65 +9,20 @@ from collections.abc import Sequence
 import click
 
 from flightlog import __version__
-from flightlog.cli.backup import backup
-from flightlog.cli.demo import demo
-from flightlog.cli.exchange import export_command, import_command
+from flightlog.cli.commands import LazyGroup
 from flightlog.cli.exits import FAILED, FINE, exit_code_of, leaf, sentence
-from flightlog.cli.fork import fork
-from flightlog.cli.fuzz import fuzz
-from flightlog.cli.letters import approve, cancel, send
 from flightlog.cli.output import PipeClosed, complain, silence_stdout
-from flightlog.cli.plugins import plugins
-from flightlog.cli.purge import purge
-from flightlog.cli.query import query
-from flightlog.cli.repair import repair
-from flightlog.cli.run import resume
-from flightlog.cli.run import run as run_command
-from flightlog.cli.show import sessions, show
-from flightlog.cli.tail import tail
-from flightlog.cli.task import task
-from flightlog.cli.timers import timer
-from flightlog.cli.verify import verify
-from flightlog.cli.work import work
 
 TRACEBACK_VARIABLE = "FLIGHTLOG_TRACEBACK"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="flightlog %(version)s")
 def flightlog() -> None:
     """Run agents that survive kill -9, from one append-only log.
 
     Exit codes: 0 fine, 1 the run failed, 2 usage, 3 the log was refused, 143 ended by SIGTERM.
     """
-
-
-COMMANDS = (
-    run_command,
-    resume,
-    send,
-    approve,
-    cancel,
-    task,
-    work,
-    timer,
-    sessions,
-    show,
-    tail,
-    query,
-    verify,
-    fork,
-    export_command,
-    import_command,
-    backup,
-    repair,
-    purge,
-    plugins,
-    fuzz,
-    demo,
-)
-for command in COMMANDS:
-    flightlog.add_command(command)
 
 
 def run(arguments: Sequence[str] | None) -> int:
@@ -89,6 +44,8 @@ def run(arguments: Sequence[str] | None) -> int:
         where = f" (see {context.command_path} --help)" if context else ""
         complain(f"{error.format_message().rstrip('.')}{where}")
         return error.exit_code
+    except SystemExit as error:  # a shell was told how to complete
+        return error.code if isinstance(error.code, int) else FAILED
     except (KeyboardInterrupt, click.Abort):
         complain("interrupted")
         return FAILED

@@ -4,18 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from flightlog_hookspecs.errors import (
-    DiskFull,
-    Fenced,
-    FileInUse,
-    FileReplaced,
-    ForkedProcess,
-    SessionBusy,
-    StoreError,
-    StoreStopped,
-    UsageError,
-)
-
 FINE: Final = 0
 FAILED: Final = 1
 """The run failed: a turn did not complete, or could not be run just now."""
@@ -25,15 +13,26 @@ REFUSED: Final = 3
 TERMINATED: Final = 143
 """SIGTERM, by the convention of shells: 128 + 15."""
 
-_NOT_THE_LOGS_FAULT = (SessionBusy, FileInUse, Fenced, DiskFull, StoreStopped, FileReplaced, ForkedProcess)
-
 
 def exit_code_of(error: BaseException) -> int:
     """The exit code that tells a script what `error` was."""
+    from flightlog_hookspecs.errors import (
+        DiskFull,
+        Fenced,
+        FileInUse,
+        FileReplaced,
+        ForkedProcess,
+        SessionBusy,
+        StoreError,
+        StoreStopped,
+        UsageError,
+    )
+
+    not_the_logs_fault = (SessionBusy, FileInUse, Fenced, DiskFull, StoreStopped, FileReplaced, ForkedProcess)
     match error:
         case UsageError():
             return USAGE
-        case StoreError() if not isinstance(error, _NOT_THE_LOGS_FAULT):
+        case StoreError() if not isinstance(error, not_the_logs_fault):
             return REFUSED
         case _:
             return FAILED
