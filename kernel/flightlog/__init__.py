@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from flightlog import aio, errors, events, sync
-    from flightlog.api import Kernel, open_kernel, open_log
+    from flightlog.api import Kernel, open_kernel
     from flightlog.core.limits import Limits
     from flightlog.core.quotas import Budget, Pool, Quotas, Rate
     from flightlog.core.report import TaskReport
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         SessionSummary,
         Spending,
         TimerSummary,
+        open_log,
     )
     from flightlog.runtime.registration import Registration
     from flightlog.runtime.session import Session, Turn
@@ -126,7 +127,7 @@ _HOME = {
     "__version__": "flightlog.version",
     "hookimpl": "flightlog_hookspecs",
     "open_kernel": "flightlog.api",
-    "open_log": "flightlog.api",
+    "open_log": "flightlog.runtime.reader",
     "purge": "flightlog.runtime.upkeep",
     "repair": "flightlog.runtime.upkeep",
     "tool": "flightlog_hookspecs",

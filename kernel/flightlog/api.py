@@ -32,7 +32,7 @@ from flightlog.runtime.letters import Postman
 from flightlog.runtime.mailbox import Mailbox
 from flightlog.runtime.plugins import Discover, load_plugins, register
 from flightlog.runtime.querying import Queries
-from flightlog.runtime.reader import LogReader, SessionReader, reader_of
+from flightlog.runtime.reader import SessionReader, path_of, reader_of
 from flightlog.runtime.recovery import OnCrash, Verify, close_session, open_session
 from flightlog.runtime.redacting import Redacting
 from flightlog.runtime.registration import Registration
@@ -424,13 +424,13 @@ async def open_kernel(
     there between machines, and a lost lock is a lost log. `clock` and `on_boundary` are for tests. Raises a
     `StoreError` that says what is wrong with the file, `PluginError` for a broken plugin that was passed in.
     """
-    folder = _path("workspace", workspace) if workspace is not None else ""
+    folder = path_of("workspace", workspace) if workspace is not None else ""
     _check_types(clock=(clock, Clock), agent=(agent, str), quotas=(quotas, Quotas))
     _check_verify(verify)
     if folder and not os.path.isdir(folder):
         raise UsageError(f"workspace {folder} is not a folder")
     registry = load_plugins(discover=discover, plugins=plugins)
-    store = Store.open(_path("path", path), allow_network=allow_network)
+    store = Store.open(path_of("path", path), allow_network=allow_network)
     kernel = Kernel(store, registry, folder, clock or Clock(), on_boundary, agent, quotas, verify)
     try:
         async with beside(kernel.deliver):
@@ -441,22 +441,6 @@ async def open_kernel(
                     await kernel.close()  # services are left while their task goes on
     finally:
         store.close()
-
-
-def open_log(path: str | os.PathLike[str], *, discover: Discover = True, plugins: Sequence[object] = ()) -> LogReader:
-    """Open the log at `path` to read only: nothing is changed, recovered or owned.
-
-    Adapters found by `discover` or in `plugins` let it prove the hash of every request.
-    """
-    registry = load_plugins(discover=discover, plugins=plugins)
-    return LogReader(Store.open_to_read(_path("path", path)), registry)
-
-
-def _path(name: str, given: object) -> str:
-    try:
-        return os.path.abspath(os.fsdecode(given))  # type: ignore[arg-type]
-    except TypeError:
-        raise UsageError(f"{name} must be a path, not {type(given).__name__}") from None
 
 
 def _check_verify(given: object) -> None:

@@ -64,6 +64,12 @@ def test_importing_loads_nothing_that_only_some_need(statement: str) -> None:
     assert "hypothesis" not in seen["loaded"]
 
 
+def test_who_only_reads_loads_nothing_that_runs_sessions() -> None:
+    loaded: list[str] = told_by("import json, sys; from flightlog import open_log; print(json.dumps([*sys.modules]))")
+    assert "flightlog.runtime.reader" in loaded
+    assert {"flightlog.api", "flightlog.runtime.driver", "flightlog.runtime.tool_runner"} & set(loaded) == set()
+
+
 def test_importing_prints_nothing() -> None:
     done = run_python("from flightlog import *")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

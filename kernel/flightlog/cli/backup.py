@@ -6,11 +6,11 @@ import os
 
 import click
 
-from flightlog.api import open_log
 from flightlog.cli.exits import FINE
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
 from flightlog.cli.terminal_text import counted, one_line
+from flightlog.runtime.reader import open_log
 
 
 @click.command(short_help="Copy the whole log while it is in use.")

@@ -14,7 +14,6 @@ import click
 from attrs import frozen
 
 from flightlog import Clock
-from flightlog.api import open_log
 from flightlog.cli.demo_flight import FlightFailed, Landing, fly
 from flightlog.cli.demo_proof import Check, Sight, prove
 from flightlog.cli.exits import FAILED, FINE
@@ -22,6 +21,7 @@ from flightlog.cli.options import json_option
 from flightlog.cli.output import Output, complain
 from flightlog.cli.terminal_text import one_line
 from flightlog.cli.timeline import Entry, condensed, show_entries
+from flightlog.runtime.reader import open_log
 from flightlog_hookspecs.errors import FlightlogError, UsageError
 
 TO: Final = 300

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from attrs import frozen
 
 from flightlog import SessionReader
-from flightlog.api import open_log
 from flightlog.cli.terminal_text import counted
+from flightlog.runtime.reader import open_log
 from flightlog_hookspecs.errors import StoreError
 from flightlog_hookspecs.events import (
     AssistantDelta,

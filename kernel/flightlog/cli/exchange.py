@@ -8,11 +8,12 @@ import sys
 import click
 import trio
 
-from flightlog.api import open_kernel, open_log
+from flightlog.api import open_kernel
 from flightlog.cli.exits import FINE
 from flightlog.cli.options import db_option, json_option, log_to_read, log_to_write
 from flightlog.cli.output import Output
 from flightlog.cli.terminal_text import counted, one_line
+from flightlog.runtime.reader import open_log
 from flightlog_hookspecs.errors import UsageError
 
 

@@ -10,13 +10,14 @@ import trio
 from attrs import frozen
 
 from flightlog import Mailbox, Posted, SessionReader
-from flightlog.api import open_kernel, open_log
+from flightlog.api import open_kernel
 from flightlog.cli.exits import FINE
 from flightlog.cli.files import attach_option, message_of
 from flightlog.cli.json_form import plain
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
 from flightlog.cli.terminal_text import one_line
+from flightlog.runtime.reader import open_log
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import About, ApprovalAsked, ApprovalDecided, AssistantMessage, Told

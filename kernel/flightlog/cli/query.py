@@ -9,12 +9,12 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from flightlog.api import open_log
 from flightlog.cli.exits import FAILED, FINE
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output, complain
 from flightlog.cli.terminal_text import counted, one_line
 from flightlog.core.limits import QUERY_MAX_ROWS, QUERY_MAX_S
+from flightlog.runtime.reader import open_log
 from flightlog_hookspecs.errors import LimitExceeded
 
 

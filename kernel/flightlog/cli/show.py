@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from flightlog import SentRequest, SessionReader, SessionSummary, Spending
-from flightlog.api import open_log
 from flightlog.cli.exits import FINE
 from flightlog.cli.files import shown
 from flightlog.cli.json_form import message_form, plain, record_form
@@ -19,6 +18,7 @@ from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
 from flightlog.cli.terminal_text import cost, counted, moment, one_line, visible
 from flightlog.cli.timeline import condensed, separate, show_entries
+from flightlog.runtime.reader import open_log
 from flightlog_hookspecs.content import FileBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from flightlog_hookspecs.errors import LogCorrupt
 from flightlog_hookspecs.events import AssistantMessage, Message, ToolResult, UserMessage

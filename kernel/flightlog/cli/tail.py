@@ -6,12 +6,12 @@ import click
 import trio
 
 from flightlog import LogReader
-from flightlog.api import open_log
 from flightlog.cli.exits import FINE
 from flightlog.cli.json_form import record_form
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
 from flightlog.cli.timeline import separate, show_entry, show_head
+from flightlog.runtime.reader import open_log
 
 
 @click.command(short_help="Show the newest events of a session, and follow it.")

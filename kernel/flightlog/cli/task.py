@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flightlog import SubGoal, TaskSummary
-from flightlog.api import open_kernel, open_log
+from flightlog.api import open_kernel
 from flightlog.cli.exits import FAILED, FINE
 from flightlog.cli.json_form import plain
 from flightlog.cli.letters import key_option, open_questions
@@ -27,6 +27,7 @@ from flightlog.cli.task_letters import amend, answer, answers_of, cancel, grant,
 from flightlog.cli.task_report import report
 from flightlog.cli.task_styles import STYLES
 from flightlog.cli.terminal_text import moment, one_line, visible
+from flightlog.runtime.reader import open_log
 from flightlog_hookspecs.events import TaskClass, TaskStateName
 
 _LISTED: Final = 50

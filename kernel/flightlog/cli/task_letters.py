@@ -10,13 +10,14 @@ import click
 import trio
 
 from flightlog import Posted, Tasks
-from flightlog.api import open_kernel, open_log
+from flightlog.api import open_kernel
 from flightlog.cli.exits import FINE
 from flightlog.cli.letters import key_option, open_questions, show_questions
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
 from flightlog.cli.quota_options import budget_of
 from flightlog.cli.terminal_text import one_line
+from flightlog.runtime.reader import open_log
 from flightlog.runtime.tasks import Verdict
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import About

@@ -7,7 +7,6 @@ from typing import Final
 
 import click
 
-from flightlog.api import open_log
 from flightlog.cli.exits import FINE
 from flightlog.cli.json_form import plain
 from flightlog.cli.options import db_option, json_option, log_to_read
@@ -15,6 +14,7 @@ from flightlog.cli.output import Output
 from flightlog.cli.task_styles import STYLES
 from flightlog.cli.terminal_text import arguments, cost, counted, duration, moment, one_line, visible
 from flightlog.core.report import CheckReport, DoubtReport, StepReport, TaskReport, report_of
+from flightlog.runtime.reader import open_log
 
 _WORDS_MAX_CHARS: Final = 300
 

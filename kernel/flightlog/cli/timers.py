@@ -8,13 +8,13 @@ import click
 from attrs import asdict
 
 from flightlog import Mailbox, Posted, TimerSummary
-from flightlog.api import open_log
 from flightlog.cli.exits import FINE
 from flightlog.cli.letters import key_option, posted
 from flightlog.cli.moments import MomentType, SpanType
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
 from flightlog.cli.terminal_text import one_line
+from flightlog.runtime.reader import open_log
 from flightlog.runtime.waking import datetime_of
 from flightlog_hookspecs.errors import UsageError
 

@@ -8,12 +8,12 @@ import click
 from attrs import frozen
 
 from flightlog import LogReader, SessionReader
-from flightlog.api import open_log
 from flightlog.cli.exits import FINE, REFUSED
 from flightlog.cli.json_form import plain
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output, complain
 from flightlog.cli.terminal_text import counted, one_line
+from flightlog.runtime.reader import open_log
 from flightlog_hookspecs.errors import LogCorrupt, StoreError
 
 

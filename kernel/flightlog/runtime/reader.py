@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, Literal, Self, TypeVar
 
 import trio
@@ -13,7 +13,7 @@ from flightlog.core.history import EncodedRequest
 from flightlog.core.limits import QUERY_MAX_ROWS, QUERY_MAX_S
 from flightlog.runtime.feed import Feed, Feeds
 from flightlog.runtime.journal import HeadToken
-from flightlog.runtime.plugins import bound_thinking, encoder
+from flightlog.runtime.plugins import Discover, bound_thinking, encoder, load_plugins
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.subscription import Subscription
 from flightlog.runtime.task_summary import TaskSummary, summaries, summary
@@ -405,6 +405,23 @@ class LogReader:
         problems = [text for (text,) in self._store.read("integrity_check") if text != "ok"]
         if problems:
             raise LogCorrupt("*", None, "sqlite-intact", problems[0])
+
+
+def open_log(path: str | os.PathLike[str], *, discover: Discover = True, plugins: Sequence[object] = ()) -> LogReader:
+    """Open the log at `path` to read only: nothing is changed, recovered or owned.
+
+    Adapters found by `discover` or in `plugins` let it prove the hash of every request.
+    """
+    registry = load_plugins(discover=discover, plugins=plugins)
+    return LogReader(Store.open_to_read(path_of("path", path)), registry)
+
+
+def path_of(name: str, given: object) -> str:
+    """The absolute path that was given as `name`. Raises `UsageError` when it is none."""
+    try:
+        return os.path.abspath(os.fsdecode(given))  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(f"{name} must be a path, not {type(given).__name__}") from None
 
 
 def reader_of(store: Store, name: str, registry: Registry | None, feeds: Feeds) -> SessionReader:
