@@ -10,7 +10,7 @@ from typing import Self
 import apsw
 from attrs import frozen
 
-from flightlog.store.codec import Encoded, EventRow
+from flightlog.store.rows import Encoded, EventRow
 from flightlog.store.store import Blob, Store
 from flightlog_hookspecs.errors import Fenced
 

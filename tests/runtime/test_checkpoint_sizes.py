@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flightlog.store.codec import EventRow
+from flightlog.store.rows import EventRow
 from flightlog.store.store import Store
 from flightlog.testing import calls
 from support.shop import REPLIES, TASK, Shop, whole_run

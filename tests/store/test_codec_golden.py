@@ -6,7 +6,8 @@ from __future__ import annotations
 from hashlib import sha256
 from itertools import pairwise
 
-from flightlog.store.codec import FORMAT, Encoded, decode, encode
+from flightlog.store.codec import FORMAT, decode, encode
+from flightlog.store.rows import Encoded
 from flightlog_hookspecs.content import FileBlock, TextBlock, ThinkingBlock, ToolCallBlock, text_blocks
 from flightlog_hookspecs.events import (
     ApprovalAsked,

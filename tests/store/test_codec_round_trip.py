@@ -16,8 +16,6 @@ from flightlog.core.files import files_in, filled
 from flightlog.core.limits import BLOB_MIN_BYTES, EXCERPT_CHARS
 from flightlog.store.codec import (
     CLASS_OF_KIND,
-    Encoded,
-    EventRow,
     Undecodable,
     chained,
     decode,
@@ -26,6 +24,7 @@ from flightlog.store.codec import (
     payloads_of,
     with_files,
 )
+from flightlog.store.rows import Encoded, EventRow
 from flightlog_hookspecs.content import FileBlock, TextBlock, text_of
 from flightlog_hookspecs.errors import BadPayload
 from flightlog_hookspecs.events import (

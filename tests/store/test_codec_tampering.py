@@ -9,9 +9,10 @@ from contextlib import AbstractContextManager, closing, contextmanager
 
 import pytest
 
-from flightlog.store.codec import EventRow, chained
+from flightlog.store.codec import chained
 from flightlog.store.derived import Derived
 from flightlog.store.replay import replay
+from flightlog.store.rows import EventRow
 from flightlog.store.store import Store
 from flightlog_hookspecs.errors import LogCorrupt, SchemaTooNew
 from support import sample_log

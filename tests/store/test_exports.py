@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 import flightlog
 from flightlog.errors import ImportRefused, LogCorrupt, SchemaTooNew, UsageError
-from flightlog.store.codec import Encoded, chained, encode
+from flightlog.store.codec import chained, encode
 from flightlog.store.importing import imported
 from flightlog.store.jsonl import Closing, Header, RowLine, parsed, written
+from flightlog.store.rows import Encoded
 from flightlog.testing import FakeModel, calls, words
 from flightlog_hookspecs import tool
 from flightlog_hookspecs.events import Record, ToolResult, UnknownEvent

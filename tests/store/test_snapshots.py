@@ -24,8 +24,8 @@ from flightlog.core.state import EMPTY, Call, State, Step
 from flightlog.core.task import Task
 from flightlog.core.timer import Timer
 from flightlog.store import snapshot_codec
-from flightlog.store.codec import KeptSnapshot, SnapshotRow
 from flightlog.store.replay import Replay, replaying
+from flightlog.store.rows import KeptSnapshot, SnapshotRow
 from flightlog.store.snapshots import Snapshots, restoring
 from flightlog.store.store import SessionKey, Store
 from flightlog_hookspecs.content import FileBlock, TextBlock

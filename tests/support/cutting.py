@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from flightlog.store.codec import Encoded, payloads_of
+from flightlog.store.codec import payloads_of
 from flightlog.store.replay import lone_record
+from flightlog.store.rows import Encoded
 from flightlog.store.store import NewSession, Store
 
 Path = str | os.PathLike[str]

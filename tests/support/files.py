@@ -23,9 +23,10 @@ from typing import Any, Self
 import trio
 
 from flightlog import Limits
-from flightlog.store.codec import Encoded, KeptSnapshot, encode
+from flightlog.store.codec import encode
 from flightlog.store.connection import Busy
 from flightlog.store.replay import Replay, replaying
+from flightlog.store.rows import Encoded, KeptSnapshot
 from flightlog.store.snapshot_codec import linked
 from flightlog.store.snapshots import Snapshots
 from flightlog.store.statements import statements

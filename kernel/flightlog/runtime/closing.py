@@ -12,8 +12,8 @@ from flightlog.core.repair import Unstarted, closing
 from flightlog.core.state import State
 from flightlog.runtime.journal import Due, Journal
 from flightlog.runtime.transactions import known_ends
-from flightlog.store.codec import EventRow
 from flightlog.store.replay import lone_record
+from flightlog.store.rows import EventRow
 from flightlog.store.store import Store
 from flightlog_hookspecs.content import TextBlock
 from flightlog_hookspecs.events import AssistantDelta, TurnEnd

@@ -15,8 +15,8 @@ from attrs import define, frozen
 
 from flightlog.core.state import State
 from flightlog.runtime.committing import durable, relieved, when_free
-from flightlog.store.codec import Encoded
 from flightlog.store.connection import Busy
+from flightlog.store.rows import Encoded
 from flightlog.store.store import Blob, Store
 from flightlog_hookspecs.events import Record
 

@@ -12,8 +12,8 @@ from flightlog.core.files import refusal
 from flightlog.core.inbox import Way
 from flightlog.core.state import State
 from flightlog.runtime.journal import HeadToken, Journal
-from flightlog.store.codec import EventRow
 from flightlog.store.replay import lone_record
+from flightlog.store.rows import EventRow
 from flightlog_hookspecs.content import Block, FileBlock, TextBlock, text_blocks
 from flightlog_hookspecs.errors import LogCorrupt, UsageError
 from flightlog_hookspecs.events import Event, InboxSplice, SpliceCause

@@ -19,8 +19,9 @@ from flightlog.core.state import State
 from flightlog.runtime.clock import Boundary, Clock
 from flightlog.runtime.feed import Feed
 from flightlog.runtime.group_commit import GroupCommit, Made, Reached
-from flightlog.store.codec import Encoded, encode
+from flightlog.store.codec import encode
 from flightlog.store.replay import Replay
+from flightlog.store.rows import Encoded
 from flightlog.store.snapshots import Snapshots
 from flightlog.store.store import Blob
 from flightlog_hookspecs.errors import Fenced, InvariantViolation

@@ -6,8 +6,8 @@ from attrs import frozen
 
 from flightlog.core.files import bare
 from flightlog.runtime.journal import Journal
-from flightlog.store.codec import EventRow
 from flightlog.store.replay import lone_record
+from flightlog.store.rows import EventRow
 from flightlog_hookspecs.events import AssistantMessage, Message, ToolResult, UserMessage
 
 

@@ -25,8 +25,9 @@ from flightlog.runtime.feed import Feed
 from flightlog.runtime.group_commit import GroupCommit
 from flightlog.runtime.journal import HeadToken, Journal
 from flightlog.runtime.ownership import busy, own
-from flightlog.store.codec import Encoded, encode
+from flightlog.store.codec import encode
 from flightlog.store.replay import Replay, check_ending, replaying
+from flightlog.store.rows import Encoded
 from flightlog.store.snapshots import Snapshots, restoring
 from flightlog.store.store import Blob, NewSession, SessionKey, Store
 from flightlog.version import __version__

@@ -15,8 +15,8 @@ import trio
 
 from flightlog.core.limits import LIVE_PAGE_ROWS
 from flightlog.runtime.feed import Feed, Stay
-from flightlog.store.codec import EventRow
 from flightlog.store.replay import Position, intact_record
+from flightlog.store.rows import EventRow
 from flightlog.store.store import SessionKey, Store
 from flightlog_hookspecs.errors import StoreError, UsageError
 from flightlog_hookspecs.events import AssistantDelta, Record

@@ -9,24 +9,20 @@ the bytes of files, of which `data` has name, media type, size and hash. They co
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable
-from functools import cache
 from hashlib import sha256
-from types import NoneType, UnionType
-from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args, get_origin
+from typing import Any, Final, TypeVar, get_args
 
-import cattrs
 from attrs import evolve, has
-from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
-from cattrs.strategies import configure_tagged_union
 
 from flightlog.core import canonical
 from flightlog.core.files import files_in, filled
 from flightlog.core.limits import BLOB_MIN_BYTES, EXCERPT_CHARS
 from flightlog.core.shape import misfit
 from flightlog.store.derived import Derived, derived_from
-from flightlog_hookspecs.content import Block, FileBlock, TextBlock, ThinkingBlock, ToolCallBlock, text_of
+from flightlog.store.rows import Encoded, EventRow
+from flightlog.store.structure import SHA256, converter, structure_of, unstructure_of
+from flightlog_hookspecs.content import text_of
 from flightlog_hookspecs.errors import BadPayload, StoreError
 from flightlog_hookspecs.events import (
     AssistantDelta,
@@ -40,15 +36,10 @@ from flightlog_hookspecs.events import (
 
 V = TypeVar("V")
 
-_Hook = Callable[[Any, Any], Any]
-"""What cattrs calls to make a value of its JSON: with that, and the type to make."""
-
 FORMAT: Final = 1
 """Version of the row format, covered by every digest."""
 
-_BLOCK_TAGS: Final = {TextBlock: "text", ThinkingBlock: "thinking", ToolCallBlock: "tool_call", FileBlock: "file"}
 _SCAN: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
-_SHA256: Final = re.compile("[0-9a-f]{64}")
 _LIFTED_FIELD: Final = {
     "tool/call": "arguments",
     "request/failed": "message",
@@ -74,78 +65,8 @@ _LIFTED_FIELD: Final = {
 CLASS_OF_KIND: Final[dict[str, type]] = {cls.kind: cls for cls in get_args(Event) if cls is not UnknownEvent}
 
 
-class EventRow(NamedTuple):
-    """A row of `events` without its file-local id, in the order of `insert_event`."""
-
-    session: int
-    seq: int
-    kind: str
-    at: int
-    turn: int | None
-    step: int | None
-    epoch: int
-    ignorable: int
-    attempt: int | None
-    position: int | None
-    place: int | None
-    ref_seq: int | None
-    call_id: str | None
-    message_id: str | None
-    slot: str | None
-    role: str | None
-    name: str | None
-    status: str | None
-    input_tokens: int | None
-    output_tokens: int | None
-    cached_tokens: int | None
-    cache_write_tokens: int | None
-    charged: int | None
-    cost_pico: int | None
-    currency: str | None
-    duration_us: int | None
-    due_at: int | None
-    text: str | None
-    text_blob: bytes | None
-    data: str
-    digest: bytes
-
-
 _DERIVED: Final = slice(EventRow._fields.index(Derived._fields[0]), EventRow._fields.index("text"))
 """Where the columns stand that are derived from the event."""
-
-
-class SnapshotRow(NamedTuple):
-    """What the session with that key came to in row `seq`, which has that digest. See `core.snapshot`."""
-
-    session: int
-    version: str
-    seq: int
-    digest: bytes
-    data: str
-    checksum: bytes
-
-
-class KeptSnapshot(NamedTuple):
-    """What is written of a snapshot: its row, and the `items` that came into the sets of its state.
-
-    They follow those that are in the file, or are all there are, if it `begins` anew.
-    """
-
-    row: SnapshotRow
-    items: str
-    begins: bool
-
-
-class Encoded(NamedTuple):
-    """What one event adds to the tables: its row, large payloads, texts of deltas (at_ms, text).
-
-    And, now and then, a snapshot of its session as it was before.
-    """
-
-    row: EventRow
-    blobs: tuple[tuple[bytes, bytes], ...]
-    pieces: tuple[tuple[int, str], ...]
-    snapshot: KeptSnapshot | None = None
 
 
 class Undecodable(Exception):
@@ -194,7 +115,7 @@ def file_blobs(value: object) -> list[tuple[bytes, bytes]]:
     """
     if not (files := files_in(value)):
         return []
-    if wrong := [file for file in files if not _SHA256.fullmatch(file.sha256)]:
+    if wrong := [file for file in files if not SHA256.fullmatch(file.sha256)]:
         raise BadPayload("$.content", f"{wrong[0].sha256!r} is not the sha256 of a file")
     data = {file.sha256: file.data for file in files if file.data}
     return [(bytes.fromhex(digest), content) for digest, content in data.items()]
@@ -317,7 +238,7 @@ def decode_message(kind: str, text: str | None, data: str, blob: Callable[[bytes
     try:
         value = _parsed(_data(data, blob))
         _drop_blocks(value["content"], text or "")
-        message: Message = _structure_of(CLASS_OF_KIND[kind])(value, CLASS_OF_KIND[kind])
+        message: Message = structure_of(CLASS_OF_KIND[kind])(value, CLASS_OF_KIND[kind])
     except (Undecodable, StoreError):
         raise  # a payload that cannot be fetched just now says nothing about the row
     except Exception as error:
@@ -332,7 +253,7 @@ def _unstructured(event: Event) -> tuple[str, str | None, tuple[tuple[int, str],
     if isinstance(event, AssistantDelta):
         return _delta(event)
     cls: type = type(event)
-    value: dict[str, Any] = _unstructure_of(cls)(event)
+    value: dict[str, Any] = unstructure_of(cls)(event)
     words = _words(event)
     if words is not None and canonical.is_faithful(words):  # so they stand in `text`, and nowhere else
         if (blocks := value.get("content")) is None:
@@ -383,7 +304,7 @@ def _structured(cls: type, row: EventRow, blob: Callable[[bytes], bytes], pieces
             _drop_blocks(blocks, text or "")
         elif (name := _LIFTED_FIELD.get(row.kind)) and text is not None and name not in value:
             value[name] = text
-        return _structure_of(cls)(value, cls)
+        return structure_of(cls)(value, cls)
     except (Undecodable, StoreError):
         raise  # a payload that cannot be fetched just now says nothing about the row
     except Exception as error:
@@ -407,7 +328,7 @@ def _drop_blocks(blocks: list[dict[str, Any]], text: str) -> None:
 
 def _delta_from(value: dict[str, Any], pieces: list[tuple[int, str]] | None) -> AssistantDelta:
     digest, exact = value.pop("sha256"), value.pop("exact", None)
-    delta: AssistantDelta = _structure_of(AssistantDelta)(value, AssistantDelta)
+    delta: AssistantDelta = structure_of(AssistantDelta)(value, AssistantDelta)
     if pieces is None:
         return delta
     if exact is not None:
@@ -444,119 +365,16 @@ def fetched(blob: Callable[[bytes], bytes], digest: bytes) -> bytes:
 
 def unstructured_value(value: object) -> Any:
     """`value`, of an attrs class of the vocabulary, as JSON has it."""
-    return _converter().unstructure(value)
+    return converter().unstructure(value)
 
 
 def structured_value(data: str, cls: type[V]) -> V:
     """The `cls` in canonical JSON `data`. Raises `Undecodable` when it holds something else."""
     try:
-        value: V = _converter().structure(json.loads(data), cls)
+        value: V = converter().structure(json.loads(data), cls)
     except Exception as error:
         raise _misshapen(cls.__name__, error) from error
     return value
-
-
-@cache
-def _structure_of(cls: type) -> Callable[[Any, Any], Any]:
-    """What makes a `cls` of a JSON value; found once, as every row asks for it."""
-    return _converter().get_structure_hook(cls)
-
-
-@cache
-def _unstructure_of(cls: type) -> Callable[[Any], Any]:
-    return _converter().get_unstructure_hook(cls)
-
-
-def strict_converter() -> cattrs.Converter:
-    """Another cattrs converter with its traps closed: strict primitives and lists, no unknown fields, tagged blocks.
-
-    Literals, optional values and tuples have hooks of their own, as cattrs looks up what they hold for each value.
-    """
-    converter = cattrs.Converter(forbid_extra_keys=True, omit_if_default=True, detailed_validation=False)
-    for primitive in (str, int, bool):
-        converter.register_structure_hook(primitive, _strict(primitive))
-
-    @converter.register_structure_hook_factory(_is_literal)
-    def _(cls: Any) -> _Hook:
-        return _one_of(frozenset(get_args(cls)))
-
-    @converter.register_structure_hook_factory(_is_tuple)
-    def _(cls: Any) -> _Hook:
-        item, _ = get_args(cls)
-        return _all_of(item, converter.get_structure_hook(item))
-
-    @converter.register_structure_hook_factory(_is_optional)
-    def _(cls: Any) -> _Hook:
-        (item,) = (choice for choice in get_args(cls) if choice is not NoneType)
-        return _maybe(item, converter.get_structure_hook(item))
-
-    for block in (TextBlock, ThinkingBlock, ToolCallBlock):
-        converter.register_structure_hook(block, make_dict_structure_fn(block, converter))
-    without = override(omit=True)
-    converter.register_unstructure_hook(
-        FileBlock, make_dict_unstructure_fn(FileBlock, converter, data=without, _cattrs_omit_if_default=True)
-    )
-    file_from = make_dict_structure_fn(FileBlock, converter, data=without)
-    converter.register_structure_hook(FileBlock, lambda value, cls: _named(file_from(value, cls)))
-    configure_tagged_union(Block, converter, tag_name="type", tag_generator=_BLOCK_TAGS.__getitem__)
-    of_tag = {tag: converter.get_structure_hook(block) for block, tag in _BLOCK_TAGS.items()}
-    converter.register_structure_hook(Block, lambda value, cls: of_tag[value.pop("type")](value, cls))
-    return converter
-
-
-_converter = cache(strict_converter)
-
-
-def _named(file: FileBlock) -> FileBlock:
-    if not _SHA256.fullmatch(file.sha256):
-        raise ValueError(f"{file.sha256!r} is not the sha256 of a file")
-    return file
-
-
-def _is_literal(cls: Any) -> bool:
-    return get_origin(cls) is Literal
-
-
-def _is_tuple(cls: Any) -> bool:
-    return get_origin(cls) is tuple and get_args(cls)[1:] == (...,)
-
-
-def _is_optional(cls: Any) -> bool:
-    return isinstance(cls, UnionType) and NoneType in get_args(cls) and len(get_args(cls)) == 2
-
-
-def _strict(primitive: type) -> _Hook:
-    def structure(value: Any, _: Any) -> Any:
-        if type(value) is not primitive:
-            raise TypeError(f"expected {primitive.__name__}, found {type(value).__name__}")
-        return value
-
-    return structure
-
-
-def _one_of(values: frozenset[str]) -> _Hook:
-    def structure(value: Any, _: Any) -> Any:
-        if value not in values:
-            raise ValueError(f"{value!r} is none of {', '.join(sorted(values))}")
-        return value
-
-    return structure
-
-
-def _maybe(cls: Any, hook: _Hook) -> _Hook:
-    def structure(value: Any, _: Any) -> Any:
-        return None if value is None else hook(value, cls)
-
-    return structure
-
-
-def _all_of(cls: Any, hook: _Hook) -> _Hook:
-    def structure(value: Any, _: Any) -> Any:
-        if type(value) is not list:
-            raise TypeError(f"expected list, found {type(value).__name__}")
-        return tuple([hook(item, cls) for item in value])
-
-    return structure
 
 
 assert all(has(cls) for cls in CLASS_OF_KIND.values())

@@ -7,9 +7,10 @@ from hashlib import sha256
 
 from attrs import define, field, frozen
 
-from flightlog.store.codec import CLASS_OF_KIND, Encoded, EventRow, Undecodable, completed, payloads_of
+from flightlog.store.codec import CLASS_OF_KIND, Undecodable, completed, payloads_of
 from flightlog.store.jsonl import BadLine, BlobLine, Closing, Header, Line, RowLine, parsed
 from flightlog.store.replay import Replay, check_ending, checking
+from flightlog.store.rows import Encoded, EventRow
 from flightlog.store.store import Blob, NewSession
 from flightlog_hookspecs.errors import ImportRefused, LogCorrupt, SchemaTooNew
 

@@ -14,7 +14,8 @@ import base64
 from typing import Any, Final, NamedTuple, get_type_hints
 
 from flightlog.core import canonical
-from flightlog.store.codec import CLASS_OF_KIND, EventRow
+from flightlog.store.codec import CLASS_OF_KIND
+from flightlog.store.rows import EventRow
 from flightlog_hookspecs.errors import BadPayload
 
 EXPORT_FORMAT: Final = 1

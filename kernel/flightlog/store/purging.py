@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from attrs import frozen
 
 from flightlog.core.limits import READ_PAGE_ROWS
-from flightlog.store.codec import EventRow
 from flightlog.store.connection import Busy
 from flightlog.store.letter_codec import LetterRow
 from flightlog.store.log_file import in_use, open_log_file_alone, open_log_file_to_read
 from flightlog.store.replacing import Kept, replace, written_anew
 from flightlog.store.replay import check_ending, replay
+from flightlog.store.rows import EventRow
 from flightlog.store.store import Store
 from flightlog.store.wholeness import check_whole
 from flightlog.store.witness import read_witness

@@ -19,13 +19,14 @@ from attrs import evolve, frozen
 from flightlog.core.invariants import check
 from flightlog.core.state import EMPTY, State
 from flightlog.store.backup import check_unused
-from flightlog.store.codec import EventRow, chained, encode
+from flightlog.store.codec import chained, encode
 from flightlog.store.connection import Busy
 from flightlog.store.letter_codec import LetterRow
 from flightlog.store.log_file import LogFile, in_use, open_log_file_alone, open_log_file_to_read
 from flightlog.store.new_file import new_file
 from flightlog.store.replacing import Kept, replace, written_anew
 from flightlog.store.replay import Replay, check_ending, checking
+from flightlog.store.rows import EventRow
 from flightlog.store.salvage import salvaged
 from flightlog.store.wholeness import check_whole
 from flightlog.store.witness import read_witness

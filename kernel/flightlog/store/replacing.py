@@ -25,12 +25,13 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from flightlog.store.backup import settled
-from flightlog.store.codec import EventRow, decode, payloads_of
+from flightlog.store.codec import decode, payloads_of
 from flightlog.store.connection import ApswDatabase
 from flightlog.store.letter_codec import LetterRow, checked_files, decode_letter
 from flightlog.store.log_file import LogFile, in_use
 from flightlog.store.new_file import bring_to_disk, part_of
 from flightlog.store.replay import Source
+from flightlog.store.rows import EventRow
 from flightlog.store.statements import schema_sql
 from flightlog.store.witness import Witness, announce
 from flightlog_hookspecs.errors import StoreError

@@ -13,7 +13,8 @@ from flightlog.core.fold import fold
 from flightlog.core.history import History
 from flightlog.core.invariants import Illegal, check, check_replacement
 from flightlog.core.state import EMPTY, State
-from flightlog.store.codec import EventRow, Undecodable, chained, decode, fetched, with_files
+from flightlog.store.codec import Undecodable, chained, decode, fetched, with_files
+from flightlog.store.rows import EventRow
 from flightlog_hookspecs.errors import LogCorrupt, SchemaTooNew
 from flightlog_hookspecs.events import Message, Record, ToolResult
 

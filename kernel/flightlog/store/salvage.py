@@ -12,10 +12,10 @@ from typing import Final
 from attrs import define, field
 
 from flightlog.core.limits import READ_PAGE_ROWS
-from flightlog.store.codec import EventRow
 from flightlog.store.connection import Database, Row
 from flightlog.store.letter_codec import LetterRow, checked_files, decode_letter
 from flightlog.store.replacing import Kept
+from flightlog.store.rows import EventRow
 from flightlog_hookspecs.errors import FlightlogError, LogCorrupt, StoreError
 
 _ROW_BYTES_MIN: Final = 64

@@ -18,7 +18,8 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 from flightlog.core.canonical import dumps_typed
 from flightlog.core.history import Outline
 from flightlog.core.snapshot import FORMAT, Snapshot, shape
-from flightlog.store.codec import SnapshotRow, strict_converter
+from flightlog.store.rows import SnapshotRow
+from flightlog.store.structure import strict_converter
 from flightlog.version import __version__
 
 _FOLDING: Final = ("flightlog.core", "flightlog_hookspecs")

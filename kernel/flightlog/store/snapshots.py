@@ -16,8 +16,8 @@ from flightlog.core.history import History
 from flightlog.core.limits import READ_PAGE_ROWS
 from flightlog.core.snapshot import NOTHING_KEPT, Kept, Snapshot
 from flightlog.core.state import State
-from flightlog.store.codec import EventRow, KeptSnapshot, SnapshotRow
 from flightlog.store.replay import Position, Replay, check_files, intact_record
+from flightlog.store.rows import EventRow, KeptSnapshot, SnapshotRow
 from flightlog.store.snapshot_codec import checksum, linked, text_of, value_of, version, written
 from flightlog.store.store import Store
 from flightlog_hookspecs.errors import BadPayload, LogCorrupt, SchemaTooNew, StoreError

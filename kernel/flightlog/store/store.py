@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 from attrs import frozen
 
 from flightlog.core.limits import READ_PAGE_ROWS, SLOW_SYNC_S
-from flightlog.store.codec import Encoded, EventRow, KeptSnapshot, SnapshotRow
 from flightlog.store.connection import Busy, Database, Row
 from flightlog.store.letter_codec import LetterRow
 from flightlog.store.log_file import LogFile, open_log_file, open_log_file_to_read
+from flightlog.store.rows import Encoded, EventRow, KeptSnapshot, SnapshotRow
 from flightlog_hookspecs.errors import Fenced, ForkedProcess, StoreError, StoreStopped, UsageError
 
 

@@ -14,8 +14,8 @@ from flightlog.core.history import Outline
 from flightlog.core.snapshot import Items, Kept, Snapshot
 from flightlog.core.state import State
 from flightlog.store import log_file, replay
-from flightlog.store.codec import EventRow
 from flightlog.store.replay import Replay
+from flightlog.store.rows import EventRow
 from flightlog_hookspecs.errors import LogCorrupt
 from flightlog_hookspecs.events import Record
 from planted import replaced

@@ -22,8 +22,8 @@ from flightlog.runtime.inbox import Inbox
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.letters import Letterbox
 from flightlog.runtime.model_call import DeltaRecorder
-from flightlog.store.codec import EventRow
 from flightlog.store.letter_codec import decode_letter
+from flightlog.store.rows import EventRow
 from flightlog.store.store import Store
 from flightlog_hookspecs.content import TextBlock, text_blocks
 from flightlog_hookspecs.events import AssistantDelta, AssistantMessage, InboxSplice, SubagentSettled, TurnEnd
