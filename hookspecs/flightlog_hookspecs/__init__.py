@@ -48,6 +48,7 @@ from flightlog_hookspecs.prompt import PromptSection
 from flightlog_hookspecs.redaction import Redaction
 from flightlog_hookspecs.services import Scope, Service
 from flightlog_hookspecs.stream import (
+    Alive,
     BlockEnd,
     BlockEvent,
     BlockStart,
@@ -82,6 +83,7 @@ __all__ = [
     "OUTPUT_SCHEMA",
     "PROJECT",
     "Adapter",
+    "Alive",
     "Allow",
     "Append",
     "Arguments",

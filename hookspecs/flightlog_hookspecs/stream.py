@@ -1,9 +1,10 @@
 """The block protocol: what an adapter yields while a model answers.
 
 Order: each block is `BlockStart`, any number of deltas of its type, `BlockEnd` with the complete
-block; blocks may interleave by `index`. `Usage` may come any number of times (the last one counts).
-`Finish` comes once, last. A stream that ends without `Finish` is a failure, never a short success;
-so is one with a million events that are no deltas.
+block; blocks may interleave by `index`. `Usage` may come any number of times (the last one counts),
+`Alive` as well. `Finish` comes once, last. A stream that ends without `Finish` is a failure, never a
+short success; so is one with a million events that are no deltas, and one from which nothing comes for
+`Limits.model_idle_s`.
 """
 
 from __future__ import annotations
@@ -95,4 +96,12 @@ class Finish:
     """Message-level provider state (JSON text), sent back verbatim; "" for none."""
 
 
-BlockEvent = BlockStart | TextDelta | ThinkingDelta | ToolCallDelta | BlockEnd | Usage | Finish
+@frozen(kw_only=True)
+class Alive:
+    """Something arrived that brings nothing for the message, such as a ping: the model is still at work.
+
+    Not for what a proxy sends by itself to keep a connection open: that says nothing of the model.
+    """
+
+
+BlockEvent = BlockStart | TextDelta | ThinkingDelta | ToolCallDelta | BlockEnd | Usage | Finish | Alive

@@ -11,6 +11,7 @@ from flightlog.core.tokens import estimate
 from flightlog.runtime import metering
 from flightlog.runtime.metering import Meter
 from flightlog_hookspecs import (
+    Alive,
     AssistantMessage,
     BlockEnd,
     TextBlock,
@@ -69,6 +70,17 @@ def test_an_answer_that_was_cut_off_is_charged_with_its_request_once_any_of_it_h
     said(meter, "word " * 600)
     said(meter, "and more")
     assert meter.charge(70) == 70 + meter.tokens > 70 + 600
+
+
+def test_a_sign_of_life_costs_nothing_but_an_answer_of_nothing_else_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metering, "ANSWER_EVENTS_MAX", 50)
+    meter = Meter(10)
+    for _ in range(50):
+        meter.take(Alive(), None)
+        assert not meter.full
+    assert (meter.tokens, meter.charge(70)) == (0, 0)
+    with pytest.raises(ProviderError, match="more than 50 events"):
+        meter.take(Alive(), None)
 
 
 TOKENS = st.integers(0, 5_000)

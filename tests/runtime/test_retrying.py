@@ -10,6 +10,7 @@ import trio
 
 from flightlog import Limits
 from flightlog.testing import Attempts, FakeModel, words
+from flightlog_hookspecs import Alive
 from flightlog_hookspecs.errors import RETRYABLE, FailureKind, ProviderError
 from flightlog_hookspecs.events import (
     AssistantDelta,
@@ -192,6 +193,21 @@ async def test_a_silent_model_times_out_and_is_retried(tmp_path: Path, autojump_
     assert turn.text == "Whole."
     (failed,) = events_of(tmp_path / "a.db", RequestFailed)
     assert (failed.failure, failed.message) == ("timeout", "nothing arrived for 30 s")
+
+
+async def test_a_model_that_thinks_for_long_does_not_time_out_while_it_shows_that_it_lives(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    async def pause() -> None:
+        await trio.sleep(20)
+
+    slow = [*(cue for _ in range(90) for cue in (pause, Alive())), *words("At last.")]
+    async with session_of(
+        tmp_path / "a.db", FakeModel([slow]), plugins=[RETRY], limits=Limits(model_idle_s=30.0), clock=trio_clock()
+    ) as session:
+        await session.followup("hi")
+        turn = await session.run()
+    assert (turn.reason, turn.text) == ("completed", "At last.")
 
 
 async def test_a_slow_model_that_keeps_talking_does_not_time_out(tmp_path: Path, autojump_clock: object) -> None:

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib import import_module
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import trio
 from attrs import define, field, frozen
 
-from flightlog_hookspecs import BlockEvent, Finish
+from flightlog_hookspecs import Alive, BlockEvent, Finish
 from flightlog_hookspecs.errors import ProviderError
 from flightlog_plugins.wire.failures import failure, one_line
 from flightlog_plugins.wire.model_name import ModelName
@@ -21,6 +21,8 @@ from flightlog_plugins.wire.sse import Frame, SseReader
 LINGER_S = 0.5
 """How long a complete answer waits for the end of its stream, without which its connection cannot be used again."""
 
+_ALIVE: Final = (Alive(),)
+"""What a frame comes to that says nothing: thinking that is not shown has minutes of them."""
 
 Read = Callable[[Frame | None], list[BlockEvent]]
 """What a frame of the stream comes to; None stands for its end."""
@@ -122,7 +124,7 @@ async def _read(response: Any, client: _Client, model: ModelName, read: Read) ->
     with _explained(client, model):
         try:
             async for chunk in chunks:
-                for event in chain.from_iterable(map(read, reader.feed(chunk))):
+                for event in chain.from_iterable(read(frame) or _ALIVE for frame in reader.feed(chunk)):
                     if isinstance(event, Finish):
                         finish = event
                         break

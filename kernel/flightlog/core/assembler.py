@@ -17,6 +17,7 @@ from flightlog_hookspecs.content import Block, BlockType, TextBlock, ThinkingBlo
 from flightlog_hookspecs.errors import ProviderError
 from flightlog_hookspecs.events import AssistantMessage
 from flightlog_hookspecs.stream import (
+    Alive,
     BlockEnd,
     BlockEvent,
     BlockStart,
@@ -83,6 +84,8 @@ class Assembler:
                     self.usage = event
             case Finish():
                 self._finish = event
+            case Alive():
+                pass
         return None
 
     @property

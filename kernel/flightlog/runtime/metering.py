@@ -14,7 +14,7 @@ from flightlog.core.tokens import PER_CHARACTER_MAX, estimate
 from flightlog_hookspecs.content import Block, BlockType, FileBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from flightlog_hookspecs.errors import ProviderError
 from flightlog_hookspecs.events import CHARGED_MAX
-from flightlog_hookspecs.stream import BlockEnd, BlockEvent, Usage
+from flightlog_hookspecs.stream import Alive, BlockEnd, BlockEvent, Usage
 
 _CHUNK_CHARS: Final = 1024
 
@@ -24,7 +24,7 @@ class Meter:
     """About how many tokens have arrived; `room` is how many may, None for any number.
 
     An event that is no delta is a token, or an answer that never says anything would have no end. It does not come on
-    top of the words: some providers count with each of them.
+    top of the words: some providers count with each of them. A sign of life is none: nobody asks money for it.
     """
 
     room: int | None
@@ -37,6 +37,8 @@ class Meter:
     """How many characters of a block its deltas have brought."""
     _others: int = field(default=0, init=False)
     """How many events were no deltas, or counted for nothing."""
+    _silent: int = field(default=0, init=False)
+    """How many said only that the model is at work."""
 
     def take(self, event: BlockEvent, delta: tuple[int, BlockType, str] | None) -> None:
         """Count `event`: as a `delta` what that says, at the end of a block what its deltas have not said.
@@ -48,8 +50,11 @@ class Meter:
             self._streamed[index] = self._streamed.get(index, 0) + len(text)
             self._add(text)
             return
-        self._others += 1
-        if self._others > ANSWER_EVENTS_MAX:
+        if isinstance(event, Alive):
+            self._silent += 1
+        else:
+            self._others += 1
+        if max(self._others, self._silent) > ANSWER_EVENTS_MAX:
             raise ProviderError("protocol", f"the answer has more than {ANSWER_EVENTS_MAX} events beside its words")
         if isinstance(event, BlockEnd):
             if isinstance(event.block, ThinkingBlock):
