@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from attrs import evolve
+from openai.types.responses import ResponseError
 
-from flightlog_hookspecs.events import RequestRetry
-from flightlog_plugins.wire.failures import failure, retry_after_s
+from flightlog_hookspecs.events import RequestFailed, RequestRetry
+from flightlog_plugins.wire.failures import failure, reported, retry_after_s
 from support.kernels import SOON, events_of
 from support.wire_kernels import ONCE, asked, wired
 from support.wire_providers import PROVIDERS, Provider
@@ -156,6 +157,8 @@ async def test_the_next_attempt_comes_when_the_provider_wants_it(provider: Provi
         ({"retry-after": "Sun, 29 Nov 2026 10:00:30 GMT", "date": "Sun, 29 Nov 2026 10:00:00 GMT"}, 30.0),
         ({"retry-after": "Sun, 29 Nov 2026 10:00:30 GMT"}, None),
         ({"retry-after": "soon", "date": "today"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf", "retry-after-ms": "-inf"}, None),
     ],
     ids=str,
 )
@@ -173,6 +176,15 @@ def test_the_provider_s_wish_is_read_in_all_its_forms(headers: dict[str, str], s
         ({"types": ([], 7), "status": 418}, "bad_request", False),
         ({"status": 400, "headers": {"x-should-retry": "true"}}, "bad_request", True),
         ({"status": 500, "headers": {"x-should-retry": "false"}}, "server", False),
+        ({"types": ("invalid_request_error",), "status": 408}, "timeout", True),
+        ({"types": ("invalid_request_error",), "status": 409}, "server", True),
+        ({"types": ("model_not_found",), "status": 503}, "overloaded", True),
+        ({"types": ("authentication_error",), "status": 500}, "server", True),
+        ({"types": ("rate_limit_error",), "status": 500}, "rate_limit", True),
+        ({"types": ("content_filter",), "status": 500}, "filter", False),
+        ({"types": ("context_length_exceeded",), "status": 500}, "context_overflow", False),
+        ({"types": ("invalid_image",), "status": 200}, "bad_request", False),
+        ({"types": ("exceed_context_size_error",), "status": 400}, "context_overflow", False),
     ],
     ids=str,
 )
@@ -181,12 +193,69 @@ def test_a_failure_is_named_by_what_says_most(given: dict[str, Any], kind: str, 
     assert (error.kind, error.retryable) == (kind, retryable)
 
 
+def test_every_code_that_openai_gives_a_response_has_a_kind_of_its_own() -> None:
+    for code in get_args(ResponseError.model_fields["code"].annotation):
+        assert failure("planted", types=(code,)).kind != "server" or code == "server_error", code
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "types"),
+    [
+        ({"error": {"message": "m", "code": "c", "type": "t"}}, "m", ("c", "t", None, None)),
+        ({"type": "error", "error": {"type": "t", "message": "m"}}, "m", (None, "t", None, "error")),
+        ([{"error": {"message": "m", "code": 400}}], "m", (400, None, None, None)),
+        ({"error": "m"}, "m", (None, None)),
+        ({"detail": "m"}, "m", (None, None)),
+        ({"detail": [{"loc": ["body"], "msg": "m"}]}, "m", (None, None, None, None)),
+        ({"message": "m", "type": "t"}, "m", (None, "t")),
+        ({"error": {"message": {"no": "text"}}}, None, (None, None, None, None)),
+        ({}, None, (None, None)),
+        ([], None, ()),
+        (None, None, ()),
+        (7, None, ()),
+        ("m", "m", ()),
+    ],
+    ids=str,
+)
+def test_what_an_error_body_says_is_found_in_whatever_shape(
+    body: object, message: str | None, types: tuple[object, ...]
+) -> None:
+    assert reported(body) == (message, types)
+
+
+@providers
+@pytest.mark.parametrize("in_list", [False, True], ids=["plain", "in a list"])
+async def test_a_failure_that_comes_with_a_status_of_success_is_that_failure(
+    provider: Provider, tmp_path: Path, in_list: bool
+) -> None:
+    path, wire = tmp_path / "log.db", provider.wire([provider.short])
+    body = {"type": "error", "error": {"type": "overloaded_error", "message": "too many of you"}}
+    busy = [refusal(200, [body] if in_list else body)]
+    served_late = served(lambda asked: busy.pop() if busy else wire(asked))
+    async with served_late as server, wired(path, provider.plugin, SOON) as kernel:
+        turn = await asked(kernel, provider.at(server.url))
+    assert turn.text == provider.short_text
+    (failed,) = events_of(path, RequestFailed)
+    assert (failed.failure, failed.message) == ("overloaded", "too many of you")
+
+
+@providers
+@pytest.mark.parametrize("body", [{"error": None, "id": "resp_1"}, [], 7, "\ud800", {"choices": []}], ids=ascii)
+async def test_an_answer_that_is_no_stream_says_what_to_look_at(
+    provider: Provider, tmp_path: Path, body: object
+) -> None:
+    code, message = await ended(provider, tmp_path / "log.db", provider.at("URL"), lambda asked: refusal(200, body))
+    assert (code, message) == ("protocol", "the address answers with application/json, not with a stream: is it right?")
+
+
 @pytest.mark.parametrize(
     "message",
     [
         "prompt is too long: 208310 tokens > 200000 maximum",
         "This model's maximum context length is 65536 tokens.",
         "Your input exceeds the context window of this model.",
+        "input length and `max_tokens` exceed context limit: 178959 + 64000 > 200000, decrease input length",
+        "the request exceeds the available context size. try increasing the context size or enable context shift",
     ],
 )
 def test_a_conversation_that_is_too_long_is_known_by_its_words(message: str) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib import import_module
 from itertools import chain
@@ -14,12 +15,15 @@ from attrs import define, field, frozen
 
 from flightlog_hookspecs import Alive, BlockEvent, Finish
 from flightlog_hookspecs.errors import ProviderError
-from flightlog_plugins.wire.failures import failure, one_line
+from flightlog_plugins.wire.failures import failure, one_line, reported
 from flightlog_plugins.wire.model_name import ModelName
 from flightlog_plugins.wire.sse import Frame, SseReader
 
 LINGER_S = 0.5
 """How long a complete answer waits for the end of its stream, without which its connection cannot be used again."""
+
+REPORT_MAX_BYTES: Final = 64 * 1024
+"""No report of a failure is longer."""
 
 _ALIVE: Final = (Alive(),)
 """What a frame comes to that says nothing: thinking that is not shown has minutes of them."""
@@ -86,6 +90,8 @@ class Endpoint:
             )
         kind = response.headers.get("content-type", "")
         try:
+            if "json" in kind:
+                await _raise_reported(response.http_response, client, model)
             if "html" in kind or "json" in kind:
                 raise ProviderError("protocol", f"the address answers with {kind}, not with a stream: is it right?")
             yield _read(response.http_response, client, model, read)
@@ -138,6 +144,22 @@ async def _read(response: Any, client: _Client, model: ModelName, read: Read) ->
             await _drain(chunks, 0)
 
 
+async def _raise_reported(response: Any, client: _Client, model: ModelName) -> None:
+    """Raise the failure that a response with a status of success holds; nothing if it holds none."""
+    raw = b""
+    with _explained(client, model):
+        async for chunk in response.aiter_bytes():
+            raw += chunk
+            if len(raw) > REPORT_MAX_BYTES:
+                return
+    with suppress(ValueError, RecursionError):
+        body = json.loads(raw)
+        first = body[0] if isinstance(body, list) and body else body
+        if isinstance(first, dict) and first.get("error"):
+            message, types = reported(first)
+            raise _kept_secret(failure(message or "", types=types, headers=response.headers), client.key)
+
+
 async def _drain(chunks: AsyncIterator[bytes], limit_s: float) -> None:
     """Read what is left of a response, which counts no more, for `limit_s` seconds at most.
 
@@ -188,25 +210,19 @@ def _explained(client: _Client, model: ModelName) -> Iterator[None]:
 
 def _refused(error: Any, client: _Client, model: ModelName) -> ProviderError:
     """The failure in an answer with an error status."""
-    body = error.body if isinstance(error.body, Mapping) else {}
-    detail = body.get("error", body)
-    detail = detail if isinstance(detail, Mapping) else {"message": detail}
-    given = detail.get("message")
-    message = given if isinstance(given, str) else str(error.message)
+    message, types = reported(error.body)
     status = error.status_code
-    reported = failure(
-        message, types=(detail.get("code"), detail.get("type")), status=status, headers=error.response.headers
-    )
+    refusal = failure(message or str(error.message), types=types, status=status, headers=error.response.headers)
     advice = ""
-    if reported.kind == "auth":
+    if refusal.kind == "auth":
         advice = f"; check the environment variable {client.key_env}"
     elif status == 404:
         advice = f"; is {model.name!r} a model of this provider, and the address right?"
     return ProviderError(
-        reported.kind,
-        reported.message + advice,
-        retryable=reported.retryable,
-        retry_after_s=reported.retry_after_s,
+        refusal.kind,
+        refusal.message + advice,
+        retryable=refusal.retryable,
+        retry_after_s=refusal.retry_after_s,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
+from math import isfinite
 from typing import Final
 
 from flightlog_hookspecs.errors import FailureKind, ProviderError
@@ -37,6 +38,25 @@ _KIND_OF_TYPE: Final[Mapping[str, FailureKind]] = {
     "bio_policy": "filter",
     "invalid_prompt": "bad_request",
     "model_not_found": "bad_request",
+    "data_residency_mismatch": "bad_request",
+    "misalignment_policy_violation": "filter",
+    "vector_store_timeout": "timeout",
+    "image_content_policy_violation": "filter",
+    "invalid_image": "bad_request",
+    "invalid_image_format": "bad_request",
+    "invalid_image_mode": "bad_request",
+    "invalid_image_url": "bad_request",
+    "invalid_base64_image": "bad_request",
+    "image_too_large": "bad_request",
+    "image_too_small": "bad_request",
+    "image_file_too_large": "bad_request",
+    "image_file_not_found": "bad_request",
+    "image_parse_error": "bad_request",
+    "empty_image_file": "bad_request",
+    "failed_to_download_image": "bad_request",
+    "unsupported_image_media_type": "bad_request",
+    # of llama.cpp
+    "exceed_context_size_error": "context_overflow",
 }
 _KIND_OF_STATUS: Final[Mapping[int, FailureKind]] = {
     401: "auth",
@@ -51,7 +71,7 @@ _KIND_OF_STATUS: Final[Mapping[int, FailureKind]] = {
     529: "overloaded",
 }
 _OVERFLOW: Final = re.compile(
-    r"prompt is too long|context[ _](length|window)|maximum context|input is too long", re.IGNORECASE
+    r"prompt is too long|context[ _](length|window|limit|size)|maximum context|input is too long", re.IGNORECASE
 )
 _LASTING: Final = frozenset({"insufficient_quota"})
 """Codes of failures that look passing and are not."""
@@ -80,15 +100,34 @@ def failure(
 
 def _kind(types: tuple[object, ...], status: int | None, message: str) -> FailureKind:
     known = [_KIND_OF_TYPE[name] for name in types if isinstance(name, str) and name in _KIND_OF_TYPE]
-    kind: FailureKind | None = known[0] if known else None
-    if kind is None and status is not None and status >= 400:
-        kind = _KIND_OF_STATUS.get(status, "server" if status >= 500 else "bad_request")
+    by_status = None if status is None or status < 400 else _kind_of(status)
+    kind = known[0] if known else by_status
     if kind in (None, "bad_request") and _OVERFLOW.search(message):
         return "context_overflow"
-    # OpenAI says invalid_request_error also of keys and limits; the status knows better.
-    if kind == "bad_request" and status in (401, 403, 429):
-        return _KIND_OF_STATUS[status]
+    # OpenAI says invalid_request_error also of keys and limits, and proxies say it of whatever happens behind them.
+    if by_status and kind == "bad_request" and status in (401, 403, 429):
+        return by_status
+    if by_status in ("timeout", "server", "overloaded") and kind in ("bad_request", "auth"):
+        return by_status
     return kind or "server"
+
+
+def _kind_of(status: int) -> FailureKind:
+    return _KIND_OF_STATUS.get(status, "server" if status >= 500 else "bad_request")
+
+
+def reported(body: object) -> tuple[str | None, tuple[object, ...]]:
+    """What an error body says, and the code and the type it gives that, in the shapes that servers have for it."""
+    while isinstance(body, list) and body:  # Gemini's, and what FastAPI says of fields
+        body = body[0]
+    if not isinstance(body, Mapping):
+        return (body if isinstance(body, str) else None), ()
+    for name in ("error", "detail"):
+        if body.get(name):
+            message, types = reported(body[name])
+            return message, (*types, body.get("code"), body.get("type"))
+    said = [body[name] for name in ("message", "msg") if isinstance(body.get(name), str)]
+    return (said[0] if said else None), (body.get("code"), body.get("type"))
 
 
 def one_line(message: str) -> str:
@@ -100,7 +139,8 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
     """How long the provider wants us to wait, in seconds. A date counts from the response's own."""
     for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
-            return max(0.0, float(headers[name]) * unit_s)
+            if isfinite(seconds := float(headers[name]) * unit_s):
+                return max(0.0, seconds)
         except (KeyError, ValueError):
             pass
     try:
