@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -12,8 +13,11 @@ import trio.testing
 
 import flightlog
 from flightlog import Kernel, Mailbox
-from flightlog.errors import Fenced, LogCorrupt, StoreError, UsageError
-from flightlog.events import ApprovalDecided, InboxSplice, LetterTaken, TurnEnd, UserMessage
+from flightlog.core import letters
+from flightlog.core.letters import Letter
+from flightlog.core.state import State
+from flightlog.errors import Fenced, InvariantViolation, LogCorrupt, StoreError, UsageError
+from flightlog.events import ApprovalDecided, Event, InboxSplice, LetterTaken, TurnEnd, UserMessage
 from flightlog.testing import Bundle, FakeModel, calls, words
 from flightlog_hookspecs import Ask, Hook, tool
 from support.children import until
@@ -23,9 +27,9 @@ from support.kernels import committing, events_of, opened, plant, records_of
 
 def taken(path: Path) -> list[tuple[str, str]]:
     """(verb, outcome) of all letters taken, in order; no letter twice."""
-    letters = events_of(path, LetterTaken)
-    assert len({letter.letter_id for letter in letters}) == len(letters)
-    return [(letter.verb, letter.outcome) for letter in letters]
+    read = events_of(path, LetterTaken)
+    assert len({letter.letter_id for letter in read}) == len(read)
+    return [(letter.verb, letter.outcome) for letter in read]
 
 
 def texts(path: Path) -> list[str]:
@@ -336,6 +340,31 @@ async def test_a_session_that_was_taken_over_says_so_when_a_letter_finds_out(tmp
             await _serve_until_taken_over(kernel, thief)
         await thief.mailbox("t").followup("hello")
         await until(lambda: other.pending == 1)
+
+
+async def test_a_letter_that_the_law_forbids_is_its_own_sessions_fault_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug of ours: the session it is for stops, naming the rule, and the kernel's other sessions go on."""
+    path = tmp_path / "a.db"
+    lawful = letters.taking
+
+    def unlawful(state: State, letter: Letter, *others: Any) -> tuple[Event, ...]:
+        events = lawful(state, letter, *others)
+        return (events[0], *events) if letter.key == "poison" else events
+
+    monkeypatch.setattr("flightlog.runtime.letters.taking", unlawful)
+    async with opened(path, FakeModel([])) as kernel, kernel.session("t", model="fake:m") as other:
+        with pytest.raises(InvariantViolation, match=r"session 's', seq 4: .*rule splice-pending"):
+            await _serve_a_letter(kernel, "poison")
+        await kernel.mailbox("t").followup("hello")
+        await until(lambda: other.pending == 1)
+
+
+async def _serve_a_letter(kernel: Kernel, key: str) -> None:
+    async with kernel.session("s", model="fake:m") as session:
+        await kernel.mailbox("s").inject("psst", key=key)
+        await session.serve()
 
 
 async def _serve_until_taken_over(kernel: Kernel, thief: Kernel) -> None:

@@ -258,6 +258,24 @@ async def test_steering_and_amending_reach_the_next_step(tmp_path: Path) -> None
     assert states(path, task) == ["running", "completed"]
 
 
+async def test_a_key_of_a_message_is_not_that_of_the_news_about_a_goal(tmp_path: Path) -> None:
+    """Whoever counts requests may use the same number for both, and neither may keep the task from being opened."""
+    path = tmp_path / "a.db"
+    async with opened(path, FakeModel([words("swept"), words("mopped")])) as kernel:
+        await kernel.tasks.submit("sweep", model="fake:m", id="t", every_s=3_600)
+        await kernel.work(until_idle=True)
+        async with kernel.session("t", model="fake:m") as session:
+            await session.steer("mind the cat", key="req-1")
+            await kernel.tasks.amend("t", goal="mop", key="req-1")
+            await session.take_letters()
+            assert session.pending == 2
+        await kernel.work(until_idle=True)
+    told = texts(path, "t")
+    assert told[:2] == ["sweep", "mind the cat"]
+    assert told[2].endswith("mop")
+    assert ends(path, "t") == ["completed", "completed"]
+
+
 async def test_wishes_for_a_task_that_has_ended_are_refused(tmp_path: Path) -> None:
     from flightlog.errors import UsageError
 

@@ -34,10 +34,15 @@ from flightlog_hookspecs.events import (
     SubagentSpawned,
     TaskState,
     ToolCall,
+    TurnEnd,
+    TurnStart,
 )
 
 DEFAULT_CARDS: Final[Mapping[str, int]] = MappingProxyType({"retries": 60, "subagents": 60})
 """The cards of a task that was given no others: what nobody meant to allow without end."""
+
+TIME_CARDS: Final = frozenset({"active_s", "step_s"})
+"""The cards that are used up by the clock."""
 
 STEP_CARDS: Final = frozenset({"step_tokens", "step_s"})
 """The cards that are counted anew in each step."""
@@ -58,11 +63,11 @@ class Account:
     for a summary; `lent` is what children were given which are still at work. `warned` are the cards of which it
     was said that much is used, today or in this step where they are counted by it; `moves` what was done about tokens
     that run out since they were granted; then requests are to have at most `context_tokens`, `smaller` is the model
-    that serves, and the `put_off` sub-goals wait. `halt` is why the session pauses. `grants` counts grants, the newest
-    is `granted_by` somebody, `grants_then` as many as there were when it paused.
+    that serves, and the `put_off` sub-goals wait. `halt` is why the session pauses once its step ends. `grants` counts
+    grants, the newest is `granted_by` somebody, `grants_then` as many as there were when it paused.
 
-    `counts_time` says that work goes on, `in_step` that a step is open; `active_us` is that of day `day` (days since
-    1970), `step_us` that of the open step, both up to the row of `at_us`.
+    `counts_time` says that work goes on, `in_turn` that a turn is open, `in_step` that a step is; `active_us` is that
+    of day `day` (days since 1970), `step_us` that of the open step, both up to the row of `at_us`.
     """
 
     cards: Mapping[str, int] = DEFAULT_CARDS
@@ -84,6 +89,7 @@ class Account:
     at_us: int = 0
     day: int = 0
     in_step: bool = False
+    in_turn: bool = False
     active_us: int = 0
     step_us: int = 0
 
@@ -219,6 +225,14 @@ def _charged(account: Account, event: BudgetCharged) -> _Changes:
     return {"used": _used(account, **{event.card: event.amount})}
 
 
+def _turn_start(account: Account, event: TurnStart) -> _Changes:
+    return {"in_turn": True}
+
+
+def _turn_end(account: Account, event: TurnEnd) -> _Changes:
+    return {"in_turn": False}
+
+
 def _step_start(account: Account, event: StepStart) -> _Changes:
     used = MappingProxyType(account.used | {"step_tokens": 0})
     return {"in_step": True, "step_us": 0, "used": used, "warned": account.warned - STEP_CARDS}
@@ -259,8 +273,17 @@ def _degraded(account: Account, event: BudgetDegraded) -> _Changes:
 def _task_state(account: Account, event: TaskState) -> _Changes:
     works = event.state in ("running", "recovering")
     comes_on = event.state == "running" and account.counts_time  # after a recovery, perhaps into a pause
-    halt = None if works and not comes_on else account.halt
+    halt = None if works and not comes_on and not _is_to_pause(account) else account.halt
     return {"counts_time": works, "halt": halt, "grants_then": account.grants}
+
+
+def _is_to_pause(account: Account) -> bool:
+    """Whether it has still to pause for what was used up, since the turn of that was only cut off.
+
+    A call that was refused has its answer, so nothing would look at its card again. Time is looked at all the time, and
+    there is more of it on another day.
+    """
+    return account.in_turn and account.halt is not None and account.halt.card not in TIME_CARDS
 
 
 def _opened(account: Account, event: SessionOpened) -> _Changes:
@@ -281,6 +304,8 @@ _COUNTS: Final[dict[type, Callable[[Account, Any], _Changes]]] = {
     ToolCall: _tool_call,
     SubagentSpawned: _spawned,
     SubagentSettled: _settled,
+    TurnStart: _turn_start,
+    TurnEnd: _turn_end,
     StepStart: _step_start,
     StepEnd: _step_end,
     BudgetGranted: _granted,

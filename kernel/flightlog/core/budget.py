@@ -22,7 +22,7 @@ from typing import Final
 
 from attrs import evolve
 
-from flightlog.core.account import DAY_US, STEP_CARDS, Account, passed
+from flightlog.core.account import DAY_US, STEP_CARDS, TIME_CARDS, Account, passed
 from flightlog_hookspecs.content import text_blocks
 from flightlog_hookspecs.events import (
     BudgetAlert,
@@ -60,8 +60,6 @@ CHAIN: Final[tuple[Degradation, ...]] = ("compress",)
 
 ONE_CALL: Final = STEP_CARDS | {"tools_at_once"}
 """Cards that are full again with each step, so that what is used of them is nothing to be told afterwards."""
-
-TIME_CARDS: Final = frozenset({"active_s", "step_s"})
 
 NAMES: Final = frozenset(
     {

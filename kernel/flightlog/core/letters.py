@@ -194,7 +194,11 @@ class Letter:
 
     @property
     def message_id(self) -> str:
-        """The id of the message it brings, known to its sender before anybody reads it."""
+        """The id of the message it brings, known to its sender before anybody reads it.
+
+        Only of a message that its sender wrote: a key stands for that one, and what the kernel has to tell beside has
+        the uid.
+        """
         return self.uid if self.key is None else inbox.keyed_id(self.key)
 
     @property
@@ -265,7 +269,7 @@ def _of_task(state: State, task: Task, letter: Letter, wish: Pause | Resume | Am
             goal = task.goal if wish.goal is None else wish.goal
             parameters = task.parameters if wish.parameters is None else wish.parameters
             amended = TaskAmended(goal=goal, parameters=parameters, by=wish.by)
-            return (amended, *task_flow.news_of(state, amended, letter.message_id), _taken(letter))
+            return (amended, *task_flow.news_of(state, amended, letter.uid), _taken(letter))
 
 
 def _granted(state: State, letter: Letter, grant: Grant) -> tuple[Event, ...]:
@@ -279,7 +283,7 @@ def _granted(state: State, letter: Letter, grant: Grant) -> tuple[Event, ...]:
         BudgetGranted(card=each.card, most=account.cards[each.card] + each.more, by=grant.by) for each in grant.cards
     )
     words = spillover(account) if any(each.card == "tokens" for each in grant.cards) else ""
-    splice = inbox.accepted(state, "steer", letter.message_id, text_blocks(words)) if words else None
+    splice = inbox.accepted(state, "steer", letter.uid, text_blocks(words)) if words else None
     return (*granted, *([evolve(splice, source="resync")] if splice else []), _taken(letter))
 
 

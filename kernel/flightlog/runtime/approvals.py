@@ -13,7 +13,7 @@ from flightlog.core.fold import asked_about
 from flightlog.core.questions import about, objection
 from flightlog.core.state import Call, State
 from flightlog.runtime.journal import Journal
-from flightlog_hookspecs.errors import Fenced, StoreError, UsageError
+from flightlog_hookspecs.errors import Fenced, UsageError
 from flightlog_hookspecs.events import About, ApprovalAsked, ApprovalDecided, Decision
 
 NOBODY = "nobody"
@@ -47,7 +47,7 @@ class Approvals:
         self._journal = journal
         self.has_approver = has_approver
         self._news = trio.Event()
-        self._fenced: StoreError | None = None
+        self._fenced: Exception | None = None
         self.waits = True
         """Whether whoever asks is to wait for an answer, or to leave the call for later."""
 
@@ -93,7 +93,7 @@ class Approvals:
         self.tell()
         return counts
 
-    def fence(self, error: StoreError) -> None:
+    def fence(self, error: Exception) -> None:
         """No answer can come any more, because of `error`: whoever waits for one is told."""
         self._fenced = error
         self.tell()

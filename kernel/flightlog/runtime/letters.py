@@ -24,7 +24,14 @@ from flightlog.runtime.inbox import Inbox
 from flightlog.runtime.journal import Journal
 from flightlog.store.letter_codec import checked_files, decode_letter
 from flightlog.store.store import Store
-from flightlog_hookspecs.errors import Fenced, ForkedProcess, LogCorrupt, StoreError, StoreStopped
+from flightlog_hookspecs.errors import (
+    Fenced,
+    ForkedProcess,
+    InvariantViolation,
+    LogCorrupt,
+    StoreError,
+    StoreStopped,
+)
 from flightlog_hookspecs.events import Event, LetterTaken, Record
 
 POLL_S: Final = 0.02
@@ -96,7 +103,7 @@ class Reader(Protocol):
     async def take_letters(self) -> None:
         """Take all that wait."""
 
-    def fence(self, error: StoreError) -> None:
+    def fence(self, error: Exception) -> None:
         """Nothing more can be taken, because of `error`."""
 
 
@@ -151,6 +158,6 @@ class Postman:
     async def _take(self, session: Reader) -> None:
         try:
             await session.take_letters()
-        except (Fenced, LogCorrupt) as error:
+        except (Fenced, LogCorrupt, InvariantViolation) as error:  # one session's; the others' letters are taken
             self.remove(session)
             session.fence(error)

@@ -26,7 +26,7 @@ from flightlog.runtime.surroundings import Surroundings
 from flightlog.runtime.waking import wished
 from flightlog.store.store import SessionKey
 from flightlog_hookspecs.content import Block
-from flightlog_hookspecs.errors import Fenced, StoreError, StoreStopped, UsageError
+from flightlog_hookspecs.errors import Fenced, StoreStopped, UsageError
 from flightlog_hookspecs.events import Told, TurnEnd, TurnEndReason
 from flightlog_hookspecs.json_answer import json_of
 from flightlog_hookspecs.stream import Usage
@@ -83,7 +83,7 @@ class Session:
         self._finished = False
         self._wake = trio.Event()
         self._closed = False
-        self._fenced: StoreError | None = None
+        self._fenced: Exception | None = None
 
     @property
     def id(self) -> str:
@@ -337,7 +337,7 @@ class Session:
         if await self._letterbox.take():
             self._wake.set()
 
-    def fence(self, error: StoreError) -> None:
+    def fence(self, error: Exception) -> None:
         """Refuse everything from now on because of `error`, and wake whoever waits here for messages or answers."""
         self._fenced = error
         self._approvals.fence(error)

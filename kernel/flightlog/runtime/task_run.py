@@ -9,7 +9,8 @@ from typing import Final
 import trio
 
 from flightlog.core import checkpoints
-from flightlog.core.budget import QUOTA, TIME_CARDS, alert_of_time, time_left_us, warnings_of_time
+from flightlog.core.account import TIME_CARDS
+from flightlog.core.budget import QUOTA, alert_of_time, time_left_us, warnings_of_time
 from flightlog.core.limits import TIME_POLL_US
 from flightlog.core.state import State
 from flightlog.core.task import Task
