@@ -209,8 +209,8 @@ def brings_more(rows: list[Row]) -> list[Row]:
 
 
 def brings_other_words(rows: list[Row]) -> list[Row]:
-    place, position, kind, text, data = rows[-1]
-    return [*rows[:-1], (place, position, kind, "?" * len(text), data)]
+    *before, text, data = rows[-1]
+    return [*rows[:-1], (*before, "?" * len(text), data)]
 
 
 def brings_nonsense(rows: list[Row]) -> list[Row]:

@@ -15,7 +15,7 @@ import flightlog
 from flightlog.store.store import Store
 from flightlog.testing import Bundle, FakeModel
 from flightlog_hookspecs.errors import HeadMismatch, LogCorrupt, SchemaTooNew, StoreError
-from flightlog_hookspecs.events import Record
+from flightlog_hookspecs.events import AssistantMessage, Record, ToolResult, UserMessage
 from support import kernels
 from support.damage import PLACES, SURGERY, TABLES, VALUES, operate, unguarded
 from support.files import COMPANIONS, content, copied, look, photograph, plain, replayed, rich, texts, written
@@ -207,3 +207,15 @@ def test_replaying_stops_at_the_first_fault_and_yields_what_is_before_it(master:
     finally:
         store.close()
     assert texts(fresh(master)) == texts(master)
+
+
+async def test_a_message_that_cannot_be_read_is_named_by_its_row(master: Path, whole: Content) -> None:
+    messages = (UserMessage, AssistantMessage, ToolResult)
+    seqs = [record.seq for record in whole["s"] if isinstance(record.event, messages)]
+    for seq in seqs:
+        path = fresh(master)
+        with plain(path) as database:
+            unguarded(database).execute("UPDATE events SET data = '{' WHERE session = 1 AND seq = ?", (seq,))
+        with flightlog.open_log(path, discover=False) as log, pytest.raises(LogCorrupt) as caught:
+            log.session("s").messages()
+        assert (caught.value.session, caught.value.seq, caught.value.rule) == ("s", seq, "data-shape")

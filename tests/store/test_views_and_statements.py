@@ -162,8 +162,8 @@ def test_the_messages_between_two_places_are_those_that_the_view_has_there(
             (seq, kind if row else "step/end", place, position, ref_seq, role, f"row {seq}"),
         )
     view = connection.execute(
-        "SELECT place, coalesce(position + 1, 0), kind, text, data FROM messages WHERE session = 's' AND place > ? "
-        "AND (?2 IS NULL OR place <= ?2) ORDER BY place, position, seq",
+        "SELECT place, coalesce(position + 1, 0), seq, kind, text, data FROM messages "
+        "WHERE session = 's' AND place > ? AND (?2 IS NULL OR place <= ?2) ORDER BY place, position, seq",
         (after, up_to),
     ).fetchall()
     found = connection.execute(statements()["messages_between"], ("s", after, up_to)).fetchall()

@@ -12,8 +12,8 @@ from flightlog.core.request import assert_request_reconstructable
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.plugins import bound_thinking, encoder
 from flightlog.runtime.second_look import lied
-from flightlog.store.codec import Undecodable, decode_message
 from flightlog.store.replay import lone_record, whole
+from flightlog.store.shown import shown_messages
 from flightlog.store.store import Store
 from flightlog_hookspecs.adapters import Adapter
 from flightlog_hookspecs.errors import InvariantViolation, LogCorrupt
@@ -62,7 +62,7 @@ class Proof:
         """What the log says of `page`, which is the same. A verdict that it is not ends the turn for good."""
 
         def look(store: Store) -> list[tuple[Place, Message]]:
-            logged = self._in_log(store, after, up_to)
+            logged = shown_messages(store, self._journal.session, after, up_to)
             assert_request_reconstructable(self._logged_header(store), head, page, logged)
             return logged
 
@@ -82,14 +82,3 @@ class Proof:
                 return event if isinstance(event, RequestHeader) else None
             self._proven_header = header
         return header
-
-    def _in_log(self, store: Store, after_place: int, up_to_place: int | None) -> list[tuple[Place, Message]]:
-        session = self._journal.session
-        rows = store.read("messages_between", session, after_place, up_to_place)
-        try:
-            return [
-                ((place, position), decode_message(kind, text, data, store.blob))
-                for place, position, kind, text, data in rows
-            ]
-        except Undecodable as error:
-            raise LogCorrupt(session, None, error.rule, error.detail) from error

@@ -18,10 +18,11 @@ from flightlog.runtime.registry import Registry
 from flightlog.runtime.subscription import Subscription
 from flightlog.runtime.task_summary import TaskSummary, summaries, summary
 from flightlog.store.backup import back_up
-from flightlog.store.codec import Undecodable, decode_message, fetched
+from flightlog.store.codec import Undecodable, fetched
 from flightlog.store.new_file import new_file
 from flightlog.store.query import Parameter, QueryResult, run_query
 from flightlog.store.replay import Replay, replaying, whole
+from flightlog.store.shown import shown_messages
 from flightlog.store.store import SessionKey, Store
 from flightlog_hookspecs.content import FileBlock
 from flightlog_hookspecs.errors import LogCorrupt, UsageError
@@ -134,11 +135,7 @@ class SessionReader:
 
     def messages(self) -> list[Message]:
         """What the model would be sent now, through the `messages` view. Raises `LogCorrupt` for a damaged row."""
-        rows = self._store.read("messages_between", self.session, 0, None)
-        try:
-            return [decode_message(kind, text, data, self._store.blob) for _, _, kind, text, data in rows]
-        except Undecodable as error:
-            raise LogCorrupt(self.session, None, error.rule, error.detail) from error
+        return [message for _, message in shown_messages(self._store, self.session)]
 
     def data_of(self, file: FileBlock) -> bytes:
         """The bytes of a file in one of its messages. Raises `UsageError` when there is no such file."""

@@ -167,14 +167,14 @@ WITH summary AS (
   WHERE k.name = ?1 AND s.kind = 'user/message' AND s.ref_seq IS NOT NULL
   ORDER BY s.ref_seq DESC, s.place DESC, s.seq DESC LIMIT 1
 )
-SELECT m.place, coalesce(m.position + 1, 0), m.kind, m.text, m.data FROM summary s CROSS JOIN messages m
+SELECT m.place, coalesce(m.position + 1, 0), m.seq, m.kind, m.text, m.data FROM summary s CROSS JOIN messages m
 WHERE m.session = ?1 AND m.place > ?2 AND m.place < s.place AND m.place <= coalesce(?3, 9223372036854775807)
 UNION ALL
-SELECT m.place, coalesce(m.position + 1, 0), m.kind, m.text, m.data FROM summary s CROSS JOIN messages m
+SELECT m.place, coalesce(m.position + 1, 0), m.seq, m.kind, m.text, m.data FROM summary s CROSS JOIN messages m
 WHERE m.session = ?1 AND s.ref_seq > ?2 AND m.seq >= s.seq
   AND +m.place > ?2 AND +m.place BETWEEN s.place AND min(s.ref_seq, coalesce(?3, 9223372036854775807))
 UNION ALL
-SELECT m.place, coalesce(m.position + 1, 0), m.kind, m.text, m.data FROM messages m
+SELECT m.place, coalesce(m.position + 1, 0), m.seq, m.kind, m.text, m.data FROM messages m
 WHERE m.session = ?1 AND m.place > max(?2, coalesce((SELECT max(ref_seq, place - 1) FROM summary), 0))
   AND m.place <= coalesce(?3, 9223372036854775807)
 ORDER BY 1, 2
