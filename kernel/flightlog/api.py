@@ -242,6 +242,7 @@ class Kernel:
             limits=limits,
             approver=approver,
             on_crash=on_crash,
+            hands_over=hands_over,
             open=self._owned,
             start_soon=self._background.start_soon,
             redact=redacting.text,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from flightlog.events import (
     UserMessage,
 )
 from flightlog.testing import Attempts, Bundle, FakeModel, calls, words
-from flightlog_hookspecs import Deny, PromptSection, Tool, tool
+from flightlog_hookspecs import Deny, PromptSection, Tool, ToolContext, tool
 from flightlog_hookspecs.errors import ProviderError, ToolError
 from flightlog_hookspecs.tools import Done, Effect, NotDone
 from flightlog_plugins.failover import Failover
@@ -333,6 +333,31 @@ async def test_what_was_cut_off_is_settled_by_the_table_also_where_the_basis_has
     result = events_of(path, ToolResult, TASK)[-1]
     assert (result.name, result.outcome, result.told_by) == ("ship", "ok", told_by)
     assert len({call.invocation_id for call in events_of(path, ToolCall, TASK) if call.name == "ship"}) == 1
+
+
+@pytest.mark.parametrize("now", [False, True])
+async def test_a_pause_while_a_tool_looks_how_its_call_ended_leaves_it_to_look_again(tmp_path: Path, now: bool) -> None:
+    shop, looks = Shop(), list[bool]()
+    path = await dead_behind(tmp_path / "a.db", shop, "tool/call", 2)
+    order, ship = shop.tools()
+
+    async def look(context: ToolContext, arguments: Mapping[str, Any]) -> Done:
+        looks.append(True)
+        if len(looks) == 1:
+            async with opened(path, FakeModel([])) as other:
+                await other.tasks.pause(TASK, now=now)
+            await trio.sleep_forever()
+        return Done("order 7 is on its way")
+
+    ship = evolve(ship, reconcile=look)
+    await work(path, FakeModel(list(REPLIES)), order, ship)
+    assert state_of(path) == "paused"
+    assert len(events_of(path, ToolResult, TASK)) == 1, "nobody has said how it ended"
+    async with opened(path, FakeModel([])) as kernel:
+        await kernel.tasks.resume(TASK)
+    await resumed(path, order, ship)
+    assert (len(looks), shop.shipped) == (2, [])
+    assert [result.outcome for result in events_of(path, ToolResult, TASK)] == ["ok", "ok"]
 
 
 async def test_what_nobody_can_know_is_asked_also_where_the_basis_has_changed(tmp_path: Path) -> None:

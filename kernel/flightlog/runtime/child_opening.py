@@ -34,6 +34,7 @@ class OpenSession(Protocol):
         approver: bool,
         outer: Registry,
         on_crash: OnCrash | None,
+        hands_over: bool,
     ) -> AbstractAsyncContextManager[tuple[Child, Journal]]:
         """Own session `name` while the context lasts. What is registered in `outer` is there, too."""
 
@@ -47,6 +48,7 @@ class House:
     limits: Limits
     approver: bool
     on_crash: OnCrash | None
+    hands_over: bool
     open: OpenSession
     start_soon: Callable[..., object]
     """Start a task that is the kernel's, not its caller's."""
@@ -96,6 +98,7 @@ async def opened(
         approver=house.approver,
         outer=house.registry,
         on_crash=house.on_crash,
+        hands_over=house.hands_over,
     ) as (child, journal):
         if journal.state.parent != parent.uid:
             raise UsageError("its session exists already, and is not a child of this one")

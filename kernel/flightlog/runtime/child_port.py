@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from flightlog.runtime.child_run import Stopping
 from flightlog_hookspecs.errors import ToolError
 from flightlog_hookspecs.events import SubagentSpawned
 from flightlog_hookspecs.subagents import ChildEnd, ChildState, Subagent
@@ -23,11 +24,11 @@ class OfCall:
     """
 
     def __init__(
-        self, children: Children, invocation_id: str, stopped: trio.Event, before: SubagentSpawned | None
+        self, children: Children, invocation_id: str, stopping: Stopping, before: SubagentSpawned | None
     ) -> None:
         self._children = children
         self._invocation_id = invocation_id
-        self._stopped = stopped
+        self._stopping = stopping
         self._before = before
         self._ended = False
         self._waiting: dict[trio.CancelScope, trio.Event] = {}
@@ -39,7 +40,7 @@ class OfCall:
         over = self._waiting[scope] = trio.Event()
         try:
             with scope:
-                return await self._children.run(subagent, task, self._invocation_id, self._stopped, self._taken_up())
+                return await self._children.run(subagent, task, self._invocation_id, self._stopping, self._taken_up())
         finally:
             del self._waiting[scope]
             over.set()

@@ -29,8 +29,8 @@ class Child(Protocol):
     async def take_letters(self) -> None:
         """Take the letters that wait."""
 
-    async def close(self) -> None:
-        """End the running turn unless it waits for people, and refuse everything from now on."""
+    async def close(self, *, now: bool = False) -> None:
+        """End the running turn, or leave it open as its session does, and refuse everything from now on."""
 
 
 @define(eq=False)
@@ -51,6 +51,21 @@ class Halt:
             self.said.set()
 
 
+@define(eq=False)
+class Stopping:
+    """How a call comes to its end that waits for a child: once `said`, the child is cancelled, or left as it is.
+
+    `leaves` says which, `now` that its tools get no time. `cut` cuts the call off that has `left` its child: the next
+    owner goes on with both.
+    """
+
+    said: trio.Event
+    leaves: Callable[[], bool]
+    now: Callable[[], bool]
+    cut: Callable[[], None]
+    left: bool = field(default=False, init=False)
+
+
 Watch = Callable[[trio.CancelScope, trio.Event], Awaitable[None]]
 """Ends a run that must come to an end: given the scope it runs in, and what says that it is over."""
 
@@ -68,17 +83,28 @@ async def run_until(child: Child, watch: Watch) -> None:
 
 
 async def cancel_when(
-    child: Child, stopped: trio.Event, limit_s: float, run: trio.CancelScope, over: trio.Event
+    child: Child, stopping: Stopping, limit_s: float, run: trio.CancelScope, over: trio.Event
 ) -> None:
-    """Cancel the child's turn when its call is to stop or took too long, and at once when that is cancelled."""
+    """Cancel the child's turn when its call is to stop or took too long, and at once when that is cancelled.
+
+    Where the call is left for the next owner, the child is, too: what it waits for and has under way is kept.
+    """
     try:
         with trio.move_on_after(limit_s) as late:
-            await stopped.wait()
-        if not child.cancel(LATE if late.cancelled_caught else CANCELLED):
-            run.cancel()  # it has not begun, or waits for children of its own
-        await trio.sleep_forever()
+            await stopping.said.wait()
+        if late.cancelled_caught or not stopping.leaves():
+            if not child.cancel(LATE if late.cancelled_caught else CANCELLED):
+                run.cancel()  # it has not begun, or waits for children of its own
+            await trio.sleep_forever()
     finally:
-        if not over.is_set() and not child.cancel(CANCELLED, now=True):
+        if over.is_set():
+            pass
+        elif stopping.leaves():
+            stopping.left = True
+            with trio.CancelScope(shield=True):
+                await child.close(now=stopping.now())
+            run.cancel()
+        elif not child.cancel(CANCELLED, now=True):
             run.cancel()
 
 

@@ -8,7 +8,8 @@ of it (`subagent/settled`).
 | waits for it         | the child is cancelled    | as a cancel                     | settled as interrupted      |
 | left it beside       | it goes on                | its turn ends; it stays unsettled | taken up in the next `run` |
 
-A call that starts again after a crash, as the same invocation, takes up the child that it had.
+Where the session is handed over to a next owner, so are its children: their turns stay open. A call that starts again
+then, or after a crash, as the same invocation, takes up the child that it had.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from flightlog.core.limits import CHILD_POLL_S, CHILD_WAIT_S
 from flightlog.core.state import State
 from flightlog.runtime.child_opening import House, opened, tools_for
 from flightlog.runtime.child_port import OfCall
-from flightlog.runtime.child_run import LATE, Halt, cancel_when, halt_when, run_until
+from flightlog.runtime.child_run import LATE, Halt, Stopping, cancel_when, halt_when, run_until
 from flightlog.runtime.error_groups import described
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.mailbox import Mailbox
@@ -78,9 +79,9 @@ class Children:
         """Called when the session was sent word of a child."""
 
     @asynccontextmanager
-    async def of_call(self, invocation_id: str, stopped: trio.Event) -> AsyncIterator[OfCall]:
-        """The port of one call, while that lasts. It is to end once it is `stopped`."""
-        port = OfCall(self, invocation_id, stopped, self._journal.state.task_of(invocation_id))
+    async def of_call(self, invocation_id: str, stopping: Stopping) -> AsyncIterator[OfCall]:
+        """The port of one call, while that lasts. `stopping` says when it is to end."""
+        port = OfCall(self, invocation_id, stopping, self._journal.state.task_of(invocation_id))
         try:
             yield port
         finally:
@@ -124,16 +125,17 @@ class Children:
             await next(iter(self._followed.values())).wait()
 
     async def run(
-        self, subagent: Subagent, text: str, invocation_id: str, stopped: trio.Event, before: SubagentSpawned | None
+        self, subagent: Subagent, text: str, invocation_id: str, stopping: Stopping, before: SubagentSpawned | None
     ) -> ChildEnd:
         """See `flightlog_hookspecs.Children`. `before` is the task that the call gave when it was started before."""
         task, tools = await self._assigned(subagent, text, invocation_id, before, background=False)
         settlement = unknown(task, "aborted", f"The call was cut off. The session of the child is {task.child!r}.")
         try:
-            settlement = await self._waited_for(task, subagent, tools, stopped)
+            settlement = await self._waited_for(task, subagent, tools, stopping)
         finally:
-            with trio.CancelScope(shield=True):
-                await self._journal.append(partial(settling, settlement=settlement), barrier=True)
+            if not stopping.left:
+                with trio.CancelScope(shield=True):
+                    await self._journal.append(partial(settling, settlement=settlement), barrier=True)
         came = settlement.settled
         return ChildEnd(child=task.child, reason=came.reason, text=came.result)
 
@@ -257,14 +259,17 @@ class Children:
         return (task.until_us - self._journal.clock.now_us()) / 1_000_000 if task.until_us else math.inf
 
     async def _waited_for(
-        self, task: SubagentSpawned, subagent: Subagent, tools: tuple[str, ...], stopped: trio.Event
+        self, task: SubagentSpawned, subagent: Subagent, tools: tuple[str, ...], stopping: Stopping
     ) -> Settlement:
-        """What comes of the task of a child that its call waits for."""
+        """What comes of the task of a child that its call waits for. Cut off once it is left."""
         try:
             async with opened(self._journal, self._house, task, subagent, tools) as (child, journal):
                 await child.followup(task.task, key=task.invocation_id)
                 limit_s = CHILD_WAIT_S if subagent.timeout_s is None else subagent.timeout_s
-                await run_until(child, partial(cancel_when, child, stopped, limit_s))
+                await run_until(child, partial(cancel_when, child, stopping, limit_s))
+                if stopping.left:
+                    stopping.cut()
+                    await trio.lowlevel.checkpoint()
                 return self._outcome(task, journal)
         except (SessionBusy, Fenced, LogCorrupt, SchemaTooNew, UsageError) as error:
             self._check_refused(task, error)

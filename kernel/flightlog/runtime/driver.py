@@ -91,30 +91,32 @@ class Driver:
             self._runner.stop(grace_s)
         return True
 
-    def leave(self) -> None:
+    def leave(self, *, now: bool = False) -> None:
         """End the running turn as `cancel` does, unless what is left of it in the end only waits for people.
 
-        One that hands over leaves it open.
+        One that hands over leaves it open. With `now`, running tools get no time to end by themselves.
         """
         if self._around.hands_over:
+            if self._runner and now:
+                self._runner.hand_over()
             if self._scope:
                 self._scope.cancel()
             return
         self._leaving = self._leaving or self._end is None
-        self.cancel(SESSION_CLOSED)
+        self.cancel(SESSION_CLOSED, now=now)
 
     def pause(self, cause: str, *, now: bool) -> None:
         """End the turn as paused once running tools have ended by themselves.
 
-        With `now` they are cut off; who hands over leaves the turn open then: they are settled as after a crash, once
-        it goes on.
+        With `now` they are cut off. Who hands over leaves the turn open then, and where a call waits for a child or for
+        word of how it ended: they are settled as after a crash, once the turn goes on.
         """
         if now and self._around.hands_over:
-            if self._runner:
-                self._runner.hand_over()
-            self.leave()
-        else:
-            self.end(TurnEnd(reason="paused", cause=cause), grace_s=0 if now else math.inf)
+            self.leave(now=True)
+            return
+        self.end(TurnEnd(reason="paused", cause=cause), grace_s=0 if now else math.inf)
+        if self._runner and not now:
+            self._runner.pause()
 
     def finish_step(self) -> None:
         """Come to rest before the next attempt at a request; for good."""
@@ -156,14 +158,20 @@ class Driver:
         except BaseException as error:
             in_turn = self._journal.state.turn_open
             end = _end_for(leaves(error), self._end, stays_open=self._around.hands_over)
-            stays = self._leaving and self._journal.state.suspended
-            if end is not None and not (stays and end.reason == "aborted"):
+            if end is not None and not self._stays_open(end):
                 end = evolve(end, message=self._around.redacting.text(end.message))
                 await close_turn(self._journal, end, dropped=self._dropped)
             if not in_turn or not isinstance(error, FlightlogError) or isinstance(error, StoreError):
                 raise
             return False
         return True
+
+    def _stays_open(self, end: TurnEnd) -> bool:
+        """Whether the turn that is to end so is left for the next owner: all that is left of it waits for something."""
+        state = self._journal.state
+        if end.reason == "paused" and self._around.hands_over:
+            return state.step is not None and any(call.started for call in state.step.unanswered)
+        return end.reason == "aborted" and self._leaving and state.suspended
 
     async def _loop(self) -> None:
         journal = self._journal

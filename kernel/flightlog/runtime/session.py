@@ -344,17 +344,17 @@ class Session:
         self._children.leave()
         self._wake.set()
 
-    async def close(self) -> None:
+    async def close(self, *, now: bool = False) -> None:
         """End a running turn and refuse everything from now on. Called by the context manager.
 
-        Running tools get `Limits.cancel_grace_s` to end. A turn that then only waits for people stays as it
-        is, for the next owner.
+        Running tools get `Limits.cancel_grace_s` to end, or no time at all with `now`. A turn that then only waits for
+        people stays as it is, for the next owner.
         """
         self._closed = True
         self._wake.set()
         with trio.CancelScope(shield=True):
             while self._running is not None:
-                self._driver.leave()
+                self._driver.leave(now=now)
                 await self._running.wait()
             await self._children.close()
             with suppress(StoreStopped, Fenced):

@@ -23,6 +23,7 @@ from flightlog.core.schedule import startable
 from flightlog.core.state import Call, State
 from flightlog.core.tool_schema import BadArguments, key_of
 from flightlog.core.usage import Demand
+from flightlog.runtime.child_run import Stopping
 from flightlog.runtime.clearing import Clearing, CutOff, Runnable, Settled, Start, invocation_id
 from flightlog.runtime.error_groups import described, said, single_error, unwrapped
 from flightlog.runtime.gate import PATIENCE_S, alert_of
@@ -56,6 +57,8 @@ class ToolRunner:
         self._clearing = Clearing(journal, around)
         self._stopped = trio.Event()
         self._hands_over = False
+        self._leaves_children = False
+        self._left: set[str] = set()
         self._last_deadline = math.inf
         self._scopes: dict[int, trio.CancelScope] = {}
         self._running: set[int] = set()
@@ -316,7 +319,7 @@ class ToolRunner:
                 return self._rendered(await self._invoke(item, intent, scope))
         except ToolError as error:
             if scope.cancel_called:
-                return await self._cut_off(tool, transaction)
+                return await self._cut_off(tool, intent, transaction)
             if isinstance(error, OutcomeUnknown) and tool.effect not in REPEATABLE:
                 return evolve(self._told(f"{said(error)} {repair.UNKNOWN}"), outcome="unknown")
             return self._told(said(error))
@@ -326,10 +329,10 @@ class ToolRunner:
             if (
                 scope.cancel_called
             ):  # a body may answer its cancel with an error of its own: it was cut off all the same
-                return await self._cut_off(tool, transaction)
+                return await self._cut_off(tool, intent, transaction)
             undone = "" if transaction is None else f" {UNDONE}"
             return self._told(f"{tool.name} failed: {described(unwrapped(error))}{undone}")
-        return await self._cut_off(tool, transaction)
+        return await self._cut_off(tool, intent, transaction)
 
     def _told(self, message: str) -> Rendered:
         return told(message, self._around.limits, self._around.redacting)
@@ -337,9 +340,9 @@ class ToolRunner:
     def _rendered(self, value: object) -> Rendered:
         return rendered(value, self._around.limits, self._around.redacting)
 
-    async def _cut_off(self, tool: Tool, transaction: Transaction | None) -> Rendered | None:
+    async def _cut_off(self, tool: Tool, intent: ToolCall, transaction: Transaction | None) -> Rendered | None:
         """The end of a body that a cancel or its time limit cut off: the same verdict as after a crash."""
-        if self._hands_over:
+        if self._hands_over or intent.invocation_id in self._left:
             return None
         safe, again = tool.effect in REPEATABLE, (repair.ABORTED, "It is safe to call again.")
         if transaction is not None:
@@ -373,8 +376,8 @@ class ToolRunner:
         context = self._clearing.context(item.call, intent.invocation_id, scope.deadline)
         if not on_our_thread(item.prepared.tool):
             return await run_body(item.prepared, context, item.arguments, self._around.threads)
-        timers = self._around.timers.of_call(intent.invocation_id)
-        async with self._around.children.of_call(intent.invocation_id, self._stopped) as children:
+        timers, stopping = self._around.timers.of_call(intent.invocation_id), self._stopping(intent, scope)
+        async with self._around.children.of_call(intent.invocation_id, stopping) as children:
             context = evolve(context, children=children, timers=timers, past=Past(self._journal))
             return await run_body(item.prepared, context, item.arguments, self._around.threads)
 
@@ -382,6 +385,25 @@ class ToolRunner:
         """Cut running bodies off at once, and leave it to the next owner to find out how they ended."""
         self._hands_over = True
         self.stop(0)
+
+    def pause(self) -> None:
+        """Let running bodies end by themselves. Those that wait for a child leave it as it is, to who goes on."""
+        self._leaves_children = self._around.hands_over
+        self.stop(math.inf)
+
+    def _stopping(self, intent: ToolCall, scope: trio.CancelScope) -> Stopping:
+        """How this call comes to its end while it waits for a child."""
+
+        def cut() -> None:
+            self._left.add(intent.invocation_id)
+            scope.cancel()
+
+        return Stopping(
+            said=self._stopped,
+            leaves=lambda: self._hands_over or self._leaves_children,
+            now=lambda: self._last_deadline <= trio.current_time(),
+            cut=cut,
+        )
 
     def stop(self, grace_s: float) -> None:
         """Give running bodies at most `grace_s` more seconds. May be called again, to hurry them."""
