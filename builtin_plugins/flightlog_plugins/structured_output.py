@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -89,7 +89,7 @@ class StructuredOutput:
             f"else: no other words before or behind it.\n\n{_compact(self.schema)}"
         )
 
-    def faults(self, text: str) -> list[str]:
+    def faults(self, text: str | Sequence[str]) -> list[str]:
         """What is wrong with `text` as an answer, the first few faults; empty when it fits."""
         try:
             value = json_of(text)
@@ -104,9 +104,9 @@ class StructuredOutput:
         """The hook: what becomes of a turn that stops with these words."""
         if not self._is_asked_for(turn.head):
             return None
-        faults = ["it takes too long to judge"]
+        faults, words = ["it takes too long to judge"], turn.blocks or turn.text
         with trio.move_on_after(JUDGE_MAX_S):
-            faults = await trio.to_thread.run_sync(partial(self.faults, turn.text), abandon_on_cancel=True)
+            faults = await trio.to_thread.run_sync(partial(self.faults, words), abandon_on_cancel=True)
         if not faults:
             return None
         wrong = "; ".join(faults)

@@ -194,6 +194,8 @@ class StoppingTurn:
     """What the last answer was asked for with: system text, tools, model and parameters."""
     continued: int
     """How often the hook that is asked has had this turn go on before; counted in the log, so no crash forgets it."""
+    blocks: tuple[str, ...] = ()
+    """The same words, block by block as they came."""
 
 
 @frozen

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from math import isfinite
 from typing import Any, Final, NoReturn
 
 _FENCE: Final = "```"
 
 
-def json_of(text: str) -> Any:
+def json_of(text: str | Sequence[str]) -> Any:
     """The JSON value that `text` is. One code fence around all of it, which many models draw, is left out.
 
-    Raises `ValueError` that says what is wrong and where; so do a name that comes twice in an object and
+    Of several blocks it is all of them together, or else the last one: some models remark on their work before they
+    answer. Raises `ValueError` that says what is wrong and where; so do a name that comes twice in an object and
     numbers that JSON does not have.
     """
+    if isinstance(text, str):
+        return _value(text)
+    try:
+        return _value("".join(text))
+    except ValueError:
+        if len(text) < 2:
+            raise
+        return _value(text[-1])
+
+
+def _value(text: str) -> Any:
     try:
         return json.loads(
             _unfenced(text.strip()), object_pairs_hook=_unique, parse_constant=_no_number, parse_float=_finite

@@ -273,6 +273,27 @@ def test_any_json_value_is_read_alone_or_in_one_fence(value: Any, fence: str) ->
     assert json_of(fence.replace("{}", json.dumps(value, indent=1))) == value
 
 
+@given(value=JSON.map(json.dumps), remark=st.text(min_size=1), cut=st.integers(0, 40))
+def test_of_several_blocks_all_of_them_are_the_value_or_else_the_last(value: str, remark: str, cut: int) -> None:
+    assert json_of([value]) == json_of([value[:cut], value[cut:]]) == json.loads(value)
+    assert json_of([f"{remark} So:", value]) == json.loads(value)
+    with pytest.raises(ValueError, match="Expecting value"):
+        json_of([value, "Well."])
+
+
+async def test_a_remark_before_the_answer_does_not_spoil_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    model = FakeModel([[*words("Let me count."), *words(SPIDER, index=1)]])
+    async with (
+        opened(path, model) as kernel,
+        kernel.session("s", model="fake:m") as session,
+        session.register(WANTED),
+    ):
+        turn = await said(session, "legs?")
+    assert (turn.reason, turn.blocks) == ("completed", ("Let me count.", SPIDER))
+    assert turn.json() == json.loads(SPIDER)
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "{} {}", "Here: {}", "{}\nDone.", "```json\n{}\n```\nDone.", "```{}```", "```python\n{}\n```", "```\n```",

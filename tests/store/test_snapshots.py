@@ -203,7 +203,7 @@ def test_the_classes_are_those_of_the_state_and_of_what_is_in_it() -> None:
 
 
 def test_words_that_are_no_json_once_they_stand_together_leave_a_session_without_a_snapshot() -> None:
-    state, snapshots = changed(EMPTY, text="\ud83d" + "\udc00"), Snapshots(1, "uid")
+    state, snapshots = changed(EMPTY, words=("\ud83d" + "\udc00",)), Snapshots(1, "uid")
     assert snapshots.due(state, History(), 5000, b"") is None
     assert snapshots.due(EMPTY, History(), 5001, b"") is None, "not tried again at each append"
     assert snapshots.due(EMPTY, History(), 6000, b"") is not None

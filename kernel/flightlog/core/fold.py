@@ -19,7 +19,7 @@ from flightlog.core.facts import noted
 from flightlog.core.progress import gist, repeats, told_in
 from flightlog.core.state import EMPTY, NO_COUNTS, Call, Pending, State, Step
 from flightlog.core.timer import Timer, fired
-from flightlog_hookspecs.content import ToolCallBlock
+from flightlog_hookspecs.content import TextBlock, ToolCallBlock
 from flightlog_hookspecs.events import (
     ApprovalAsked,
     ApprovalDecided,
@@ -165,7 +165,7 @@ def _turn_start(state: State, event: TurnStart, seq: int, epoch: int) -> State:
         last_step=None,
         continued=NO_COUNTS,
         usage=Usage(),
-        text="",
+        words=(),
     )
 
 
@@ -256,7 +256,8 @@ def _message(state: State, event: AssistantMessage, seq: int, epoch: int) -> Sta
         for position, block in enumerate(blocks)
     )
     step = changed(_step(state), phase="answered", message=event, message_seq=seq, calls=calls)
-    return changed(state, step=step, usage=_with_tokens(state.usage, event), text=event.text)
+    words = tuple(block.text for block in event.content if isinstance(block, TextBlock))
+    return changed(state, step=step, usage=_with_tokens(state.usage, event), words=words)
 
 
 def _with_tokens(usage: Usage, event: AssistantMessage | CompactionEnd) -> Usage:

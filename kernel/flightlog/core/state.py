@@ -148,7 +148,8 @@ class State:
     all letters ever taken, `accepted` those of all messages ever accepted; `cancelling` says that a letter cancels the
     open turn, `torn` that a repair has lost rows of it; `context` what messages last said of each prompt section ("":
     that it no longer applies), each in its row of `context_rows`; `compaction` is the one under way, `compacted` the
-    row in which the newest was done; `continued` how often each hook has had the current turn go on;
+    row in which the newest was done; `continued` how often each hook has had the current turn go on; `words` are those
+    of its last answer, block by block;
     `lock` numbers the session's lock that its owner holds; `plugins` are those registered; `remembered` holds
     what a person decided about a tool, to be remembered; `doubts` the calls whose outcome nobody knows, each
     with the row of its result; `facts` are what tools have noted, text by name; `repair` is the id of the last repair;
@@ -201,7 +202,7 @@ class State:
     compacted: int | None = None
     continued: Mapping[str, int] = NO_COUNTS
     usage: Usage = NO_USAGE
-    text: str = ""
+    words: tuple[str, ...] = ()
     last_end: TurnEnd | None = None
 
     def task_of(self, invocation_id: str) -> SubagentSpawned | None:
@@ -216,6 +217,11 @@ class State:
     def invocations(self) -> str:
         """What the invocation ids of calls made now begin with. Calls in rows that were lost had another."""
         return f"{self.uid}.{self.repair}" if self.repair else self.uid
+
+    @property
+    def text(self) -> str:
+        """The model's last words."""
+        return "".join(self.words)
 
     @property
     def model(self) -> str:

@@ -225,6 +225,7 @@ class Driver:
             usage=state.usage,
             head=state.header.head,
             continued=0,
+            blocks=state.words,
         )
         wish = await self._around.hooks.turn_stopping(view, state.continued)
         if wish.none and state.task is not None and is_checked(state):

@@ -37,7 +37,7 @@ from flightlog_hookspecs.timers import OpenTimer
 class Turn:
     """How a turn ended: the last answer's words, tokens of all its answers, and why it ended.
 
-    `cause` goes with reason "aborted"; `code` and `message` with "error".
+    `cause` goes with reason "aborted"; `code` and `message` with "error". `blocks` are the words block by block.
     """
 
     number: int
@@ -47,9 +47,10 @@ class Turn:
     cause: str = ""
     code: str = ""
     message: str = ""
+    blocks: tuple[str, ...] = ()
 
     def json(self) -> Any:
-        """The JSON value that its words are; one code fence around all of them is left out.
+        """The JSON value that its words are, or else their last block; one code fence around all of it is left out.
 
         Raises `UsageError` when it did not complete, or when its words are no JSON.
         """
@@ -57,7 +58,7 @@ class Turn:
             why = ": ".join(filter(None, (self.code or self.cause, self.message)))
             raise UsageError(f"turn {self.number} has no JSON, it ended as {self.reason}" + (why and f" ({why})"))
         try:
-            return json_of(self.text)
+            return json_of(self.blocks or self.text)
         except ValueError as error:
             raise UsageError(
                 f"turn {self.number} has no JSON: {error}. Register StructuredOutput to ask for it."
@@ -396,4 +397,5 @@ class Session:
             cause=end.cause,
             code=end.code,
             message=end.message,
+            blocks=state.words,
         )
