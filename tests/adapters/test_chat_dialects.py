@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flightlog.core.assembler import Assembler
 from flightlog_hookspecs import (
@@ -101,6 +103,34 @@ def test_reasoning_words_and_calls_are_blocks_in_the_order_they_came(name: str) 
     )
     kinds = [(type(block), getattr(block, "text", "")) for block in message.content]
     assert kinds == [(ThinkingBlock, "Hmm."), (TextBlock, "Yes"), (ThinkingBlock, "So."), (ToolCallBlock, "")]
+
+
+def thoughts(message: AssistantMessage) -> list[tuple[str, str]]:
+    """The reasoning, each block with the name under which it goes back."""
+    blocks = [block for block in message.content if isinstance(block, ThinkingBlock)]
+    return [(block.text, json.loads(block.replay)["field"]) for block in blocks]
+
+
+REASONING = ("reasoning_content", "reasoning")
+
+
+@pytest.mark.parametrize("both", [REASONING, REASONING[::-1]], ids=str)
+def test_reasoning_that_is_sent_under_two_names_is_heard_once(both: tuple[str, str]) -> None:
+    message = answer(*(dict.fromkeys(both, text) for text in ("Hel", "lo", "", ".")), {"content": "Yes."})
+    assert thoughts(message) == [("Hello.", "reasoning_content")]
+
+
+@given(said=st.lists(st.tuples(st.sets(st.sampled_from(REASONING), min_size=1), st.sampled_from("abc")), min_size=1))
+def test_nothing_is_lost_or_doubled_when_reasoning_changes_its_name(said: list[tuple[set[str], str]]) -> None:
+    message = answer(*(dict.fromkeys(names, text) for names, text in said), {"content": "Yes."})
+    ((text, name),) = thoughts(message)
+    assert text == "".join(text for _, text in said)
+    assert name in said[0][0], "the first name is the one that it goes back under"
+
+
+def test_of_two_texts_under_two_names_the_one_is_heard_that_was_heard_before() -> None:
+    deltas = [{"reasoning": "I "}, {"reasoning": "look", "reasoning_content": "(short"}, {"reasoning_content": "."}]
+    assert thoughts(answer(*deltas, {"content": "Yes."})) == [("I look.", "reasoning")]
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,7 @@ class Reading:
     max_tokens: int = 0
     _count: int = field(default=0, init=False)
     _words: _Words | None = field(default=None, init=False)
+    _thinks_in: str = field(default="", init=False)
     _calls: dict[int, _Call] = field(factory=dict, init=False)
     _arguments: list[str] = field(factory=list, init=False)
     _ids: set[str] = field(init=False)
@@ -117,14 +118,22 @@ class Reading:
         return events
 
     def _delta(self, delta: dict[str, Any]) -> list[BlockEvent]:
-        events: list[BlockEvent] = []
-        for source in (*REASONING_FIELDS, "content", "refusal"):
+        events = self._think(delta)
+        for source in ("content", "refusal"):
             if text := delta.get(source):
                 events += self._say(source, text)
         self._refused = self._refused or bool(delta.get("refusal"))
         for position, fragment in enumerate(delta.get("tool_calls") or []):
             events += self._call(position, fragment)
         return events
+
+    def _think(self, delta: dict[str, Any]) -> list[BlockEvent]:
+        """Reasoning. Some servers send each piece under all its names, for clients of every age: one of them counts."""
+        names = [name for name in (self._thinks_in, *REASONING_FIELDS) if delta.get(name)]
+        if not names:
+            return []
+        self._thinks_in = self._thinks_in or names[0]
+        return self._say(self._thinks_in, delta[names[0]])
 
     def _say(self, source: str, text: str) -> list[BlockEvent]:
         events: list[BlockEvent] = []
