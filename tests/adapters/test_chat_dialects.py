@@ -175,6 +175,8 @@ def test_a_call_that_the_limit_cut_off_is_not_a_call_whatever_the_server_says() 
         ([{"content": "x"}], None, "cut"),
         ([], "stop", "empty"),
         ([{"content": "x"}], "insufficient_system_resource", "overloaded"),
+        ([{"content": "x"}], "error", "server"),
+        ([piece("{}", index=0, id="a", name="f")], "error", "server"),
         ([{"content": "x"}], "tired", "protocol"),
         ([{"content": ["x"]}], "stop", "protocol"),
         ([{"tool_calls": [None]}], "stop", "protocol"),

@@ -23,7 +23,7 @@ from flightlog_hookspecs import (
     ToolCallDelta,
     Usage,
 )
-from flightlog_hookspecs.errors import ProviderError
+from flightlog_hookspecs.errors import FailureKind, ProviderError
 from flightlog_plugins.openai_chat.encoding import REASONING_FIELDS
 from flightlog_plugins.wire.failures import failure
 from flightlog_plugins.wire.fragments import kept
@@ -37,6 +37,10 @@ _FINISH: Final[Mapping[str, FinishReason]] = {
     "tool_calls": "tool_calls",
     "function_call": "tool_calls",
     "content_filter": "filter",
+}
+_FAILED: Final[Mapping[str, tuple[FailureKind, str]]] = {
+    "error": ("server", "the provider failed in the middle of the answer, and gave no reason"),
+    "insufficient_system_resource": ("overloaded", "the provider ran out of resources in the middle of the answer"),
 }
 
 
@@ -194,8 +198,8 @@ class Reading:
         )
 
     def _stop(self, reason: str) -> list[BlockEvent]:
-        if reason == "insufficient_system_resource":
-            raise ProviderError("overloaded", "the provider ran out of resources in the middle of the answer")
+        if reason in _FAILED:
+            raise ProviderError(*_FAILED[reason])
         if reason not in _FINISH:
             raise ProviderError("protocol", f"the provider stopped for an unknown reason: {reason!r}")
         self._reason = _FINISH[reason]
