@@ -24,22 +24,23 @@ from flightlog_hookspecs.errors import ProviderError
 from flightlog_plugins import deepseek, openai_chat
 from flightlog_plugins.openai_chat.decoding import Reading
 from flightlog_plugins.wire.sse import Frame
+from support import values
 
 
 def answer(
     *deltas: dict[str, Any],
     stop: str | None = "stop",
-    usage: dict[str, Any] | None = None,
+    usage: object = None,
+    before: object = None,
     messages: tuple[Any, ...] = (),
     max_tokens: int = 0,
 ) -> AssistantMessage:
-    """The message that a stream of `deltas` comes to."""
+    """The message that a stream of `deltas` comes to; it ends with the counts `before` and `usage`."""
     reading, assembler = Reading("openai-chat-tag", messages, max_tokens), Assembler()
     chunks: list[dict[str, Any]] = [{"choices": [{"delta": delta, "finish_reason": None}]} for delta in deltas]
     if stop:
         chunks.append({"choices": [{"delta": {}, "finish_reason": stop}]})
-    if usage:
-        chunks.append({"choices": [], "usage": usage})
+    chunks += [{"choices": [], "usage": count} for count in (before, usage)]
     for frame in [*(Frame("", json.dumps(chunk)) for chunk in chunks), None]:
         for event in reading.read(frame):
             assembler.push(event)
@@ -133,6 +134,15 @@ def test_of_two_texts_under_two_names_the_one_is_heard_that_was_heard_before() -
     assert thoughts(answer(*deltas, {"content": "Yes."})) == [("I look.", "reasoning")]
 
 
+def tokens(message: AssistantMessage) -> Usage:
+    return Usage(
+        input_tokens=message.input_tokens,
+        output_tokens=message.output_tokens,
+        cached_tokens=message.cached_tokens,
+        cache_write_tokens=message.cache_write_tokens,
+    )
+
+
 @pytest.mark.parametrize(
     ("usage", "expected"),
     [
@@ -150,15 +160,52 @@ def test_of_two_texts_under_two_names_the_one_is_heard_that_was_heard_before() -
             Usage(input_tokens=0, output_tokens=2, cached_tokens=4),
         ),
         ({"prompt_tokens": None, "completion_tokens": None}, Usage()),
+        (
+            {"prompt_tokens": 9.0, "completion_tokens": 2.5, "prompt_tokens_details": {"cached_tokens": 4.0}},
+            Usage(input_tokens=5, output_tokens=2, cached_tokens=4),
+        ),
+        (
+            {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": [4]},
+            Usage(input_tokens=9, output_tokens=2),
+        ),
     ],
     ids=str,
 )
 def test_tokens_are_counted_as_each_server_counts_them(usage: dict[str, Any], expected: Usage) -> None:
+    assert tokens(answer({"content": "x"}, usage=usage)) == expected
+
+
+NO_NUMBERS = ("12", "", True, False, -1, -0.5, float("nan"), float("inf"), [], [12], {}, {"total": 12}, 10**400)
+COUNTS = ("prompt_tokens", "completion_tokens", "prompt_cache_hit_tokens")
+DETAILS = ("cached_tokens", "cache_write_tokens")
+ODD_COUNTS = st.dictionaries(st.sampled_from(COUNTS), st.sampled_from(NO_NUMBERS) | values.json_values())
+ODD_DETAILS = st.dictionaries(st.sampled_from(DETAILS), st.sampled_from(NO_NUMBERS)) | st.sampled_from(NO_NUMBERS)
+
+
+@given(
+    usage=st.sampled_from(NO_NUMBERS)
+    | st.builds(lambda counts, more: {**counts, "prompt_tokens_details": more}, ODD_COUNTS, ODD_DETAILS)
+)
+def test_no_count_costs_an_answer(usage: object) -> None:
     message = answer({"content": "x"}, usage=usage)
-    counted = Usage(
-        input_tokens=message.input_tokens, output_tokens=message.output_tokens, cached_tokens=message.cached_tokens
-    )
-    assert counted == expected
+    assert (message.content, message.finish) == ((TextBlock(text="x"),), "stop")
+
+
+RIGHT = {"prompt_tokens": 9, "completion_tokens": 2}
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        *(None, {}, [], "12", True),
+        *({**RIGHT, "prompt_tokens": number} for number in NO_NUMBERS),
+        *({**RIGHT, "completion_tokens": number} for number in NO_NUMBERS),
+    ],
+    ids=lambda usage: str(usage)[:60],
+)
+def test_what_is_no_count_leaves_the_one_before_it(usage: object) -> None:
+    message = answer({"content": "x"}, before=RIGHT, usage=usage)
+    assert tokens(message) == Usage(input_tokens=9, output_tokens=2)
 
 
 def test_a_call_that_the_limit_cut_off_is_not_a_call_whatever_the_server_says() -> None:

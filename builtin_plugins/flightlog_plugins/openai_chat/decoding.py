@@ -21,15 +21,14 @@ from flightlog_hookspecs import (
     ThinkingDelta,
     ToolCallBlock,
     ToolCallDelta,
-    Usage,
 )
 from flightlog_hookspecs.errors import FailureKind, ProviderError
 from flightlog_plugins.openai_chat.encoding import REASONING_FIELDS
+from flightlog_plugins.openai_chat.usage import usage_in
 from flightlog_plugins.wire.failures import failure
 from flightlog_plugins.wire.fragments import kept
 from flightlog_plugins.wire.json_text import is_object, received
 from flightlog_plugins.wire.sse import Frame
-from flightlog_plugins.wire.tokens import counted
 
 _FINISH: Final[Mapping[str, FinishReason]] = {
     "stop": "stop",
@@ -117,8 +116,9 @@ class Reading:
             events += self._delta(choices[0].get("delta") or {})
             if reason := choices[0].get("finish_reason"):
                 events += self._stop(reason)
-        if usage := chunk.get("usage"):
-            events.append(self._usage(usage))
+        if usage := usage_in(chunk.get("usage")):
+            self._output_tokens = usage.output_tokens
+            events.append(usage)
         return events
 
     def _delta(self, delta: dict[str, Any]) -> list[BlockEvent]:
@@ -211,14 +211,6 @@ class Reading:
         if reason == "tool_calls" and capped and not all(is_object(raw or "{}") for raw in self._arguments):
             return "length"
         return "refusal" if reason == "stop" and self._refused else reason
-
-    def _usage(self, usage: dict[str, Any]) -> Usage:
-        details = usage.get("prompt_tokens_details") or {}
-        self._output_tokens = usage.get("completion_tokens") or 0
-        cached = details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens") or 0
-        return counted(
-            usage.get("prompt_tokens") or 0, self._output_tokens, cached, details.get("cache_write_tokens") or 0
-        )
 
 
 def _kind(source: str) -> Literal["text", "thinking"]:
