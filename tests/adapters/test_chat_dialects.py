@@ -89,12 +89,32 @@ def test_calls_are_told_apart_however_they_are_numbered(
     assert calls(answer(*deltas, stop="tool_calls")) == expected
 
 
+def called(*ids: str) -> AssistantMessage:
+    """An answer that made calls with these ids."""
+    made = tuple(ToolCallBlock(call_id=call_id, name="f", arguments="{}") for call_id in ids)
+    return AssistantMessage(attempt=1, finish="tool_calls", content=made)
+
+
 def test_an_id_that_an_earlier_answer_has_is_replaced() -> None:
-    before = AssistantMessage(
-        attempt=1, finish="tool_calls", content=(ToolCallBlock(call_id="call_0", name="f", arguments="{}"),)
-    )
-    message = answer(piece("{}", index=0, id="call_0", name="f"), stop="tool_calls", messages=(before,))
+    message = answer(piece("{}", index=0, id="call_0", name="f"), stop="tool_calls", messages=(called("call_0"),))
     assert calls(message) == [("call_1_0", "f", "{}")]
+
+
+@pytest.mark.parametrize(
+    ("before", "given_ids", "expected"),
+    [
+        (["call_1_0"], [None], ["call_1_1"]),
+        (["call_1_0", "call_1_1"], [None, None], ["call_1_2", "call_1_3"]),
+        ([], ["call_1_1", None], ["call_1_1", "call_1_2"]),
+    ],
+    ids=["made in an earlier answer", "twice", "given before it"],
+)
+def test_an_id_that_is_made_is_nobody_else_s(
+    before: list[str], given_ids: list[str | None], expected: list[str]
+) -> None:
+    deltas = [piece("{}", index=at, id=given_id, name="f") for at, given_id in enumerate(given_ids)]
+    message = answer(*deltas, stop="tool_calls", messages=(called(*before),))
+    assert [call_id for call_id, _, _ in calls(message)] == expected
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])

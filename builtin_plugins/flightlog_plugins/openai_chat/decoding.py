@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any, Final, Literal
 
 from attrs import define, field
@@ -171,7 +172,8 @@ class Reading:
     def _id(self, given: str, index: int) -> str:
         """`given`, or an id of our own for one that is missing or taken: another provider may insist on them."""
         if not given or given in self._ids:
-            given = f"call_{len(self.messages)}_{index}"
+            made = (f"call_{len(self.messages)}_{number}" for number in count(index))
+            given = next(name for name in made if name not in self._ids)
         self._ids.add(given)
         return given
 
