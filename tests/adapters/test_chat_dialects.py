@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flightlog.core.assembler import Assembler
 from flightlog_hookspecs import (
     AssistantMessage,
     Head,
@@ -25,96 +24,7 @@ from flightlog_plugins import deepseek, openai_chat
 from flightlog_plugins.openai_chat.decoding import Reading
 from flightlog_plugins.wire.sse import Frame
 from support import values
-
-
-def answer(
-    *deltas: dict[str, Any],
-    stop: str | None = "stop",
-    usage: object = None,
-    before: object = None,
-    messages: tuple[Any, ...] = (),
-    max_tokens: int = 0,
-) -> AssistantMessage:
-    """The message that a stream of `deltas` comes to; it ends with the counts `before` and `usage`."""
-    reading, assembler = Reading("openai-chat-tag", messages, max_tokens), Assembler()
-    chunks: list[dict[str, Any]] = [{"choices": [{"delta": delta, "finish_reason": None}]} for delta in deltas]
-    if stop:
-        chunks.append({"choices": [{"delta": {}, "finish_reason": stop}]})
-    chunks += [{"choices": [], "usage": count} for count in (before, usage)]
-    for frame in [*(Frame("", json.dumps(chunk)) for chunk in chunks), None]:
-        for event in reading.read(frame):
-            assembler.push(event)
-    return assembler.message(1)
-
-
-def piece(text: str, **more: Any) -> dict[str, Any]:
-    """A delta with one piece of one call."""
-    name = more.pop("name", None)
-    function = {"arguments": text, **({"name": name} if name else {})}
-    return {"tool_calls": [{"function": function, **more}]}
-
-
-def calls(message: AssistantMessage) -> list[tuple[str, str, str]]:
-    return [(b.call_id, b.name, b.arguments) for b in message.content if isinstance(b, ToolCallBlock)]
-
-
-@pytest.mark.parametrize(
-    ("deltas", "expected"),
-    [
-        (
-            [piece("", index=0, id="a", name="f"), piece("", index=1, id="b", name="g"), piece('{"x":1}', index=1)],
-            [("a", "f", "{}"), ("b", "g", '{"x":1}')],
-        ),
-        ([piece("{", id="a", name="f"), piece("}")], [("a", "f", "{}")]),
-        (
-            [piece("{}", index=0, id="a", name="f"), piece("{}", index=0, id="b", name="g")],
-            [("a", "f", "{}"), ("b", "g", "{}")],
-        ),
-        ([piece('{"x":', index=0, name="f"), piece("1}", index=0)], [("call_0_0", "f", '{"x":1}')]),
-        (
-            [{"tool_calls": [{"function": {"name": n, "arguments": "{}"}} for n in "fg"]}],
-            [("call_0_0", "f", "{}"), ("call_0_1", "g", "{}")],
-        ),
-        (
-            [piece("{}", index=0, id="a", name="f"), piece("{}", index=1, id="a", name="g")],
-            [("a", "f", "{}"), ("call_0_1", "g", "{}")],
-        ),
-        ([piece("{", index=0, id="a", name="f"), piece("}", index=0, id="a", name="f")], [("a", "f", "{}")]),
-    ],
-    ids=["in turns", "no index", "one index for all", "no id", "whole calls in one chunk", "one id", "id repeated"],
-)
-def test_calls_are_told_apart_however_they_are_numbered(
-    deltas: list[dict[str, Any]], expected: list[tuple[str, str, str]]
-) -> None:
-    assert calls(answer(*deltas, stop="tool_calls")) == expected
-
-
-def called(*ids: str) -> AssistantMessage:
-    """An answer that made calls with these ids."""
-    made = tuple(ToolCallBlock(call_id=call_id, name="f", arguments="{}") for call_id in ids)
-    return AssistantMessage(attempt=1, finish="tool_calls", content=made)
-
-
-def test_an_id_that_an_earlier_answer_has_is_replaced() -> None:
-    message = answer(piece("{}", index=0, id="call_0", name="f"), stop="tool_calls", messages=(called("call_0"),))
-    assert calls(message) == [("call_1_0", "f", "{}")]
-
-
-@pytest.mark.parametrize(
-    ("before", "given_ids", "expected"),
-    [
-        (["call_1_0"], [None], ["call_1_1"]),
-        (["call_1_0", "call_1_1"], [None, None], ["call_1_2", "call_1_3"]),
-        ([], ["call_1_1", None], ["call_1_1", "call_1_2"]),
-    ],
-    ids=["made in an earlier answer", "twice", "given before it"],
-)
-def test_an_id_that_is_made_is_nobody_else_s(
-    before: list[str], given_ids: list[str | None], expected: list[str]
-) -> None:
-    deltas = [piece("{}", index=at, id=given_id, name="f") for at, given_id in enumerate(given_ids)]
-    message = answer(*deltas, stop="tool_calls", messages=(called(*before),))
-    assert [call_id for call_id, _, _ in calls(message)] == expected
+from support.chat_streams import answer, piece
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])

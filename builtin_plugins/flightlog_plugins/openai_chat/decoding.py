@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import count
 from typing import Any, Final, Literal
 
 from attrs import define, field
@@ -24,6 +23,7 @@ from flightlog_hookspecs import (
     ToolCallDelta,
 )
 from flightlog_hookspecs.errors import FailureKind, ProviderError
+from flightlog_plugins.openai_chat.calls import Call, Calls, Piece, piece_of
 from flightlog_plugins.openai_chat.encoding import REASONING_FIELDS
 from flightlog_plugins.openai_chat.usage import usage_in
 from flightlog_plugins.wire.failures import failure
@@ -54,17 +54,6 @@ class _Words:
 
 
 @define
-class _Call:
-    """A call that is being streamed."""
-
-    index: int
-    call_id: str
-    given_id: str
-    name: str
-    pieces: list[str] = field(factory=list)
-
-
-@define
 class Reading:
     """Reads one stream, chunk by chunk.
 
@@ -78,17 +67,16 @@ class Reading:
     _count: int = field(default=0, init=False)
     _words: _Words | None = field(default=None, init=False)
     _thinks_in: str = field(default="", init=False)
-    _calls: dict[int, _Call] = field(factory=dict, init=False)
-    _arguments: list[str] = field(factory=list, init=False)
-    _ids: set[str] = field(init=False)
+    _calls: Calls = field(init=False)
     _reason: FinishReason | None = field(default=None, init=False)
     _refused: bool = field(default=False, init=False)
     _output_tokens: int = field(default=0, init=False)
 
-    @_ids.default
-    def _(self) -> set[str]:
+    @_calls.default
+    def _(self) -> Calls:
         answers = (message for message in self.messages if isinstance(message, AssistantMessage))
-        return {block.call_id for answer in answers for block in answer.content if isinstance(block, ToolCallBlock)}
+        blocks = (block for answer in answers for block in answer.content)
+        return Calls({block.call_id for block in blocks if isinstance(block, ToolCallBlock)})
 
     def read(self, frame: Frame | None) -> list[BlockEvent]:
         """What `frame` means; None is the end of the stream, which some servers do not announce.
@@ -129,7 +117,7 @@ class Reading:
                 events += self._say(source, text)
         self._refused = self._refused or bool(delta.get("refusal"))
         for position, fragment in enumerate(delta.get("tool_calls") or []):
-            events += self._call(position, fragment)
+            events += self._call(piece_of(position, fragment))
         return events
 
     def _think(self, delta: dict[str, Any]) -> list[BlockEvent]:
@@ -151,31 +139,17 @@ class Reading:
         delta = ThinkingDelta if _kind(source) == "thinking" else TextDelta
         return [*events, delta(index=self._words.index, text=text)]
 
-    def _call(self, position: int, fragment: dict[str, Any]) -> list[BlockEvent]:
-        """A piece of a call. Servers leave out its index or its id, or give all calls the same index."""
-        key, function = fragment.get("index"), fragment.get("function") or {}
-        key, given_id = key if isinstance(key, int) else position, fragment.get("id") or ""
-        name, text = function.get("name") or "", function.get("arguments") or ""
+    def _call(self, piece: Piece) -> list[BlockEvent]:
+        known = self._calls.continued(piece)
+        call = known or self._calls.begin(self._next())
+        self._calls.add(call, piece)
         events: list[BlockEvent] = []
-        call = self._calls.get(key)
-        if call is None or (given_id and call.given_id and given_id != call.given_id):
-            events += [*self._close_words(), *([self._ended(call)] if call else [])]
-            index = self._next()
-            call = self._calls[key] = _Call(index, self._id(given_id, index), given_id, name)
-            events.append(BlockStart(index=call.index, type="tool_call", call_id=call.call_id, name=name))
-        call.name = call.name or name
-        if text:
-            call.pieces.append(text)
-            events.append(ToolCallDelta(index=call.index, text=text))
+        if known is None:
+            start = BlockStart(index=call.index, type="tool_call", call_id=call.call_id, name=call.name)
+            events += [*self._close_words(), start]
+        if piece.text:
+            events.append(ToolCallDelta(index=call.index, text=piece.text))
         return events
-
-    def _id(self, given: str, index: int) -> str:
-        """`given`, or an id of our own for one that is missing or taken: another provider may insist on them."""
-        if not given or given in self._ids:
-            made = (f"call_{len(self.messages)}_{number}" for number in count(index))
-            given = next(name for name in made if name not in self._ids)
-        self._ids.add(given)
-        return given
 
     def _next(self) -> int:
         self._count += 1
@@ -192,27 +166,26 @@ class Reading:
         )
         return [BlockEnd(index=words.index, block=block)]
 
-    def _ended(self, call: _Call) -> BlockEnd:
-        raw = "".join(call.pieces)
-        self._arguments.append(raw)
-        return BlockEnd(
-            index=call.index, block=ToolCallBlock(call_id=call.call_id, name=call.name, arguments=raw or "{}")
-        )
-
     def _stop(self, reason: str) -> list[BlockEvent]:
         if reason in _FAILED:
             raise ProviderError(*_FAILED[reason])
         if reason not in _FINISH:
             raise ProviderError("protocol", f"the provider stopped for an unknown reason: {reason!r}")
         self._reason = _FINISH[reason]
-        return [*self._close_words(), *map(self._ended, self._calls.values())]
+        self._calls.make_ids(f"call_{len(self.messages)}")
+        return [*self._close_words(), *map(_ended, self._calls)]
 
     def _judged(self, reason: FinishReason) -> FinishReason:
         """Why it stopped. Some servers say that there are calls where the limit cut one off."""
         capped = 0 < self.max_tokens <= self._output_tokens
-        if reason == "tool_calls" and capped and not all(is_object(raw or "{}") for raw in self._arguments):
+        if reason == "tool_calls" and capped and not all(is_object(call.arguments or "{}") for call in self._calls):
             return "length"
         return "refusal" if reason == "stop" and self._refused else reason
+
+
+def _ended(call: Call) -> BlockEnd:
+    block = ToolCallBlock(call_id=call.call_id, name=call.name, arguments=call.arguments or "{}")
+    return BlockEnd(index=call.index, block=block)
 
 
 def _kind(source: str) -> Literal["text", "thinking"]:
