@@ -129,15 +129,21 @@ class Children:
     ) -> ChildEnd:
         """See `flightlog_hookspecs.Children`. `before` is the task that the call gave when it was started before."""
         task, tools = await self._assigned(subagent, text, invocation_id, before, background=False)
-        settlement = unknown(task, "aborted", f"The call was cut off. The session of the child is {task.child!r}.")
         try:
             settlement = await self._waited_for(task, subagent, tools, stopping)
-        finally:
-            if not stopping.left:
-                with trio.CancelScope(shield=True):
-                    await self._journal.append(partial(settling, settlement=settlement), barrier=True)
+        except BaseException:
+            if not stopping.leaves():  # else it is the next owner's to say what came of it
+                why = f"The call was cut off. The session of the child is {task.child!r}."
+                await self._settled(unknown(task, "aborted", why))
+            raise
+        await self._settled(settlement)
         came = settlement.settled
         return ChildEnd(child=task.child, reason=came.reason, text=came.result)
+
+    async def _settled(self, settlement: Settlement) -> None:
+        """Log what came of a child that its call waits for. No cancel keeps it from that."""
+        with trio.CancelScope(shield=True):
+            await self._journal.append(partial(settling, settlement=settlement), barrier=True)
 
     async def start(self, subagent: Subagent, text: str, invocation_id: str, before: SubagentSpawned | None) -> str:
         """See `flightlog_hookspecs.Children`. For `before` see `run`."""
