@@ -421,6 +421,21 @@ class ToolCall:
 
 
 @frozen(kw_only=True)
+class ToolProgress:
+    """How far a running body says it is. People see it and the model does not; it changes nothing.
+
+    `call_seq` is the row of its `tool/call`. Of words that come faster than they are written, the newest stand.
+    """
+
+    kind: ClassVar[Literal["tool/progress"]] = "tool/progress"
+    position: int
+    call_id: str
+    name: str
+    call_seq: int
+    text: str
+
+
+@frozen(kw_only=True)
 class Spill:
     """Where a result that was too long to show stands in full."""
 
@@ -972,6 +987,7 @@ Event = (
     | RequestFailed
     | RequestRetry
     | ToolCall
+    | ToolProgress
     | ToolResult
     | ApprovalAsked
     | ApprovalDecided

@@ -55,6 +55,18 @@ NO_DATABASE: Final[ToolDatabase] = _NoDatabase()
 """What tools without a database have instead."""
 
 
+class _Nobody:
+    def __call__(self, text: str, /) -> None:
+        pass
+
+    def __repr__(self) -> str:
+        return "NOBODY"
+
+
+NOBODY: Final[Callable[[str], None]] = _Nobody()
+"""Who listens beside the body, in a process of its own, in a test of yours."""
+
+
 @frozen(kw_only=True)
 class ToolContext:
     """What one call knows about itself."""
@@ -85,6 +97,12 @@ class ToolContext:
     """What was said in the session; only async bodies on the kernel's own thread have it."""
     database: ToolDatabase = field(default=NO_DATABASE, eq=False, repr=False)
     """The database of a transactional tool, for the time of the call, in the thread of its body."""
+    report: Callable[[str], None] = field(default=NOBODY, eq=False, repr=False)
+    """Say how far the work is: people who watch see it, the model does not, and it stands in the log.
+
+    From any thread, and it never waits or raises. At most ten times a second, of what comes faster the newest; 1000
+    characters at most. Bodies in a process of their own are not heard.
+    """
 
 
 @frozen

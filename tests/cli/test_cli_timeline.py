@@ -8,8 +8,10 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
+from flightlog.cli.live import LiveView
+from flightlog.cli.output import Output
 from flightlog.cli.timeline import described
-from flightlog_hookspecs.events import SessionClosed, StepEnd, StepStart, TaskState, TurnStart
+from flightlog_hookspecs.events import Record, SessionClosed, StepEnd, StepStart, TaskState, ToolProgress, TurnStart
 from support import values
 
 SILENT = {SessionClosed, TurnStart, StepStart, StepEnd}
@@ -36,3 +38,13 @@ def test_no_kind_with_something_to_say_is_forgotten(cls: type) -> None:
 def test_where_a_task_stands_is_said_with_why_and_until_when() -> None:
     state = TaskState(state="paused", cause="timer", message="waits", resume_at_us=1_700_000_000_000_000)
     assert described(state) == "paused \u00b7 timer \u00b7 waits \u00b7 until 2023-11-14 22:13:20"
+
+
+def test_what_a_running_tool_says_is_a_line_of_its_own_live_and_in_the_flight_log(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    progress = ToolProgress(position=0, call_id="c", name="look", call_seq=7, text="half\nway")
+    record = Record(session="s", seq=8, at_us=0, turn=1, step=1, epoch=1, event=progress)
+    LiveView(Output(as_json=False), str).show(record)
+    assert capsys.readouterr().out == "  … look: half\u21b5way\n"
+    assert described(progress) == "look: half↵way"

@@ -57,6 +57,7 @@ from flightlog_hookspecs.events import (
     TimerFired,
     TimerSet,
     ToolCall,
+    ToolProgress,
     ToolResult,
     TurnEnd,
     TurnStart,
@@ -113,6 +114,7 @@ CALLING: Log = (*OPEN, ASKED)
 RESULT = ToolResult(
     position=0, call_id="c1", name="look", message_seq=10, outcome="ok", content=text_blocks("blue"), call_seq=11
 )
+PROGRESS = ToolProgress(position=0, call_id="c1", name="look", call_seq=11, text="half way")
 UNSTARTED = evolve(RESULT, call_seq=None, outcome="not_started")
 STARTED: Log = (*CALLING, CALL)
 ENDED: Log = (*ANSWERED, StepEnd())
@@ -552,6 +554,12 @@ CASES: dict[str, list[Case]] = {
         ((*OVER, StepStart(), SHORTENS), SENT),
         ((*OVER, StepStart(), SHORTENS), StepEnd()),
     ],
+    "progress-running": [
+        (CALLING, PROGRESS),
+        ((*STARTED, RESULT), PROGRESS),
+        (STARTED, evolve(PROGRESS, call_seq=10)),
+        ((*TAKEN_OVER, REPEATED), PROGRESS),
+    ],
     "result-call": [
         (CALLING, RESULT),
         (STARTED, UNSTARTED),
@@ -611,6 +619,7 @@ PLACES: dict[type, tuple[Log, Event]] = {
     RequestFailed: (OPEN, FAILED),
     RequestRetry: (BROKEN, RETRY),
     ToolCall: (CALLING, CALL),
+    ToolProgress: (STARTED, PROGRESS),
     ToolResult: (STARTED, RESULT),
     ApprovalAsked: (CALLING, QUESTION),
     ApprovalDecided: (QUESTIONED, ALLOWED),

@@ -57,6 +57,7 @@ from flightlog_hookspecs.events import (
     TimerFired,
     TimerSet,
     ToolCall,
+    ToolProgress,
     ToolResult,
     ToolSpec,
     TurnEnd,
@@ -205,6 +206,7 @@ EVENTS: tuple[Event, ...] = (
         child="c", subagent="b", depth=1, invocation_id="i", task="", tokens=9, lent=(Lent(card="calls", amount=2),)
     ),
     BudgetCharged(card="calls", amount=1, invocation_id="i"),
+    ToolProgress(position=0, call_id="call_1", name="look", call_seq=14, text="half way"),
 )
 GOLDEN = (
     ('{"uid":"0123456789abcdef0123456789abcdef","title":"Ünïcode"}', "c6532fcb80064de3"),
@@ -321,6 +323,7 @@ GOLDEN = (
         "4bb505a545cea43f",
     ),
     ('{"card":"calls","amount":1,"invocation_id":"i"}', "26598e267f8ad27a"),
+    ('{"position":0,"call_id":"call_1","name":"look","call_seq":14}', "a3933ed5cace5012"),
 )
 """Of each row its data and the beginning of its digest."""
 

@@ -52,6 +52,7 @@ from flightlog_hookspecs.events import (
     TaskState,
     TaskSubmitted,
     ToolCall,
+    ToolProgress,
     ToolResult,
     TurnEnd,
     TurnStart,
@@ -89,6 +90,8 @@ def words_of(event: Any) -> str | None:
     match event:
         case ToolCall():
             return event.arguments or None
+        case ToolProgress():
+            return event.text or None
         case RequestFailed() | TurnEnd():
             return event.message or None
         case ApprovalAsked():

@@ -68,6 +68,7 @@ from flightlog_hookspecs.events import (
     TimerSet,
     TokenPrice,
     ToolCall,
+    ToolProgress,
     ToolResult,
     ToolSpec,
     TurnEnd,
@@ -335,6 +336,8 @@ class Walk:
         assert step is not None, "asked inside a step only"
         if step.unanswered:
             yield from (*[self._start_calls] * 4, *[self._answer_call] * 5)
+            if any(call.started for call in step.unanswered):
+                yield self._report
             if self._askable():
                 yield from [self._ask] * 2
             if self._resumable():
@@ -633,6 +636,17 @@ class Walk:
         if not waiting:
             return self._answer_call()
         return tuple(map(self._started, self._drawn(st.lists(st.sampled_from(waiting), min_size=1, unique=True))))
+
+    def _report(self) -> tuple[Event, ...]:
+        """A call that runs says how far it is."""
+        call = self._drawn(st.sampled_from([call for call in self._unanswered() if call.started]))
+        assert call.started_seq is not None, "it was started"
+        words = self._drawn(_words)
+        return (
+            ToolProgress(
+                position=call.position, call_id=call.call_id, name=call.name, call_seq=call.started_seq, text=words
+            ),
+        )
 
     def _started(self, call: Call) -> ToolCall:
         state = self.state

@@ -21,6 +21,7 @@ from flightlog_hookspecs.events import (
     RequestRetry,
     RequestSent,
     ToolCall,
+    ToolProgress,
     ToolResult,
     TurnEnd,
     TurnStart,
@@ -68,6 +69,8 @@ class LiveView:
                 output.line(
                     ("\u25b8 ", "cyan"), (one_line(event.name), "bold"), f"({arguments(event.arguments)})", fit=True
                 )
+            case ToolProgress() as event:
+                output.line((f"  \u2026 {one_line(event.name)}: {one_line(event.text)}", "dim"), fit=True)
             case ToolResult() as event:
                 mark, style = OUTCOMES.get(event.outcome, ("\u2717", "red"))
                 took = f" ({duration(event.duration_us)})" if event.duration_us else ""

@@ -50,6 +50,7 @@ from flightlog_hookspecs.events import (
     TimerFired,
     TimerSet,
     ToolCall,
+    ToolProgress,
     ToolResult,
     TurnEnd,
     UnknownEvent,
@@ -169,6 +170,8 @@ def described(event: Event, width: int = _DESCRIPTION_MAX_CHARS) -> str:
             return outcome + ends(event.text, max(12, width - len(outcome)))
         case ToolCall():
             return f"{one_line(event.name)}({arguments(event.arguments)})"
+        case ToolProgress():
+            return f"{one_line(event.name)}: {one_line(event.text)}"
         case ToolResult():
             return f"{event.outcome}: {said(event.content)}"
         case ApprovalAsked():

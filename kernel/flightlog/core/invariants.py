@@ -61,6 +61,7 @@ from flightlog_hookspecs.events import (
     TimerFired,
     TimerSet,
     ToolCall,
+    ToolProgress,
     ToolResult,
     TurnEnd,
     TurnStart,
@@ -131,6 +132,7 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         "call-twice": "a call starts once; never after its result nor where a repair may have lost its start",
         "call-resumed": "a later owner may start a call again, as the same invocation, for a reason that holds",
         "call-database": "a tool/call names a database when its effect is transactional, and only then",
+        "progress-running": "tool/progress names the newest start of a call that has no result yet",
         "result-twice": "a tool/result answers exactly one earlier unanswered call",
         "call-unapproved": "a call that was asked about starts only once it is allowed",
         "asked-once": "a call is asked about once before it starts, and once about its outcome under a later owner",
@@ -534,6 +536,17 @@ def _not_again(state: State, call: Call, event: ToolCall) -> str:
             return ""
 
 
+def _tool_progress(state: State, event: ToolProgress) -> None:
+    step = _open_step(state, event)
+    if not 0 <= event.position < len(step.calls):
+        raise Illegal("call-named", f"{event.kind} for call {event.position}")
+    call = step.calls[event.position]
+    if (call.call_id, call.name) != (event.call_id, event.name):
+        raise Illegal("call-named", f"{event.kind} names {event.name!r} {event.call_id!r}, the message {call.name!r}")
+    if call.outcome or call.started_seq != event.call_seq:
+        raise Illegal("progress-running", f"call {event.position}, started in row {event.call_seq}")
+
+
 def _tool_result(state: State, event: ToolResult) -> None:
     if event.replaces is not None:
         start = _open_compaction(state, event, "prune")
@@ -597,6 +610,7 @@ _CHECKS: dict[type, Callable[[State, Any], object]] = {
     AssistantDelta: _attempt,
     AssistantMessage: _message,
     ToolCall: _tool_call,
+    ToolProgress: _tool_progress,
     ToolResult: _tool_result,
     ApprovalAsked: _asked,
     ApprovalDecided: _decided,

@@ -14,6 +14,15 @@ FILE_MAX_BYTES: Final = 20 * 1024 * 1024
 
 FILE_NAME_MAX_CHARS: Final = 255
 
+PROGRESS_MAX_CHARS: Final = 1000
+"""As much of what a running tool says of how far it is stands in the log."""
+
+PROGRESS_EVERY_S: Final = 0.1
+"""It does so at most this often."""
+
+PROGRESS_ROWS_MAX: Final = 10_000
+"""And at most so many times for one call."""
+
 EXCERPT_CHARS: Final = 1000
 """As much of a text that moved to the blob table stays in its row, for views."""
 

@@ -61,6 +61,7 @@ from flightlog_hookspecs.events import (
     TimerFired,
     TimerSet,
     ToolCall,
+    ToolProgress,
     ToolResult,
     TurnEnd,
     TurnStart,
@@ -469,6 +470,8 @@ def _words(event: Event) -> str | None:
             return displayed(text_of(event.content))
         case ToolCall():
             return displayed(event.arguments) or None
+        case ToolProgress():
+            return displayed(event.text) or None
         case RequestFailed() | TurnEnd():
             return displayed(event.message) or None
         case ApprovalAsked():
@@ -544,7 +547,7 @@ def _role(event: Event) -> str | None:
 
 def _name(event: Event) -> str | None:
     match event:
-        case ToolCall() | ToolResult() | ApprovalAsked():
+        case ToolCall() | ToolProgress() | ToolResult() | ApprovalAsked():
             return displayed(event.name)
         case UserMessage():
             return displayed(event.section) or None

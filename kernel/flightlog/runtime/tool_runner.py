@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ from flightlog.runtime.error_groups import described, said, single_error, unwrap
 from flightlog.runtime.gate import PATIENCE_S, alert_of
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.past import Past
+from flightlog.runtime.reporting import Reports
 from flightlog.runtime.surroundings import Surroundings
 from flightlog.runtime.tool_body import on_our_thread, run_body
 from flightlog.runtime.tool_output import Rendered, checked, failed, rendered, told
@@ -42,6 +43,14 @@ from flightlog_hookspecs.tools import REPEATABLE, Tool
 
 if TYPE_CHECKING:
     from flightlog.store.foreign import Transaction
+
+
+Report = Callable[[str], None]
+"""Takes what a running body says of how far it is."""
+
+
+def _nothing_runs(*_: object) -> None:
+    raise AssertionError("bodies run inside `run`")
 
 
 class ToolRunner:
@@ -65,6 +74,7 @@ class ToolRunner:
         self._finished: set[int] = set()
         self._parked: set[int] = set()
         self._changed = trio.Event()
+        self._beside: Callable[..., object] = _nothing_runs
 
     async def run(self, calls: Sequence[Call]) -> None:
         """Answer `calls`. Returns once each has a durable result, or waits for a person and is left for later.
@@ -84,6 +94,7 @@ class ToolRunner:
             return
         with single_error():
             async with trio.open_nursery() as nursery:
+                self._beside = nursery.start_soon
                 try:
                     await self._schedule(nursery, items)
                 except trio.Cancelled:
@@ -263,7 +274,11 @@ class ToolRunner:
         self._scopes[index] = scope
         journal.on_boundary("tool", journal.session, call_seq)
         start_us = journal.clock.monotonic_us()
-        own = await self._body(item, intent, scope)
+        reports = Reports(journal, intent, call_seq, self._around.redacting.text, self._beside)
+        try:
+            own = await self._body(item, intent, scope, reports.take)
+        finally:
+            reports.end()
         del self._scopes[index]
         if own is None:
             self._finish(index)
@@ -309,14 +324,14 @@ class ToolRunner:
         ]
         return end, [*amended.faults, *messages]
 
-    async def _body(self, item: Runnable, intent: ToolCall, scope: trio.CancelScope) -> Rendered | None:
+    async def _body(self, item: Runnable, intent: ToolCall, scope: trio.CancelScope, report: Report) -> Rendered | None:
         """Run the body; whatever it does becomes the end of this one call. None for one that the next owner settles."""
         tool, transaction = item.prepared.tool, self._transaction(intent)
         try:
             with scope:
                 if transaction is not None:
-                    return await self._transact(item, intent, scope, transaction)
-                return self._rendered(await self._invoke(item, intent, scope))
+                    return await self._transact(item, intent, scope, transaction, report)
+                return self._rendered(await self._invoke(item, intent, scope, report))
         except ToolError as error:
             if scope.cancel_called:
                 return await self._cut_off(tool, intent, transaction)
@@ -363,22 +378,24 @@ class ToolRunner:
         return transaction_of(intent.database, intent.invocation_id, self._journal.store.path)
 
     async def _transact(
-        self, item: Runnable, intent: ToolCall, scope: trio.CancelScope, transaction: Transaction
+        self, item: Runnable, intent: ToolCall, scope: trio.CancelScope, transaction: Transaction, report: Report
     ) -> Rendered:
         context = self._clearing.context(item.call, intent.invocation_id, scope.deadline)
-        context = evolve(context, database=transaction)
+        context = evolve(context, database=transaction, report=report)
         body = partial(item.prepared.tool.body, context, **item.arguments)
         render = partial(checked, limits=self._around.limits, redacting=self._around.redacting)
         again = intent.resumed != ""
         return await run_transaction(transaction, body, render, self._journal.clock, self._around.threads, again=again)
 
-    async def _invoke(self, item: Runnable, intent: ToolCall, scope: trio.CancelScope) -> object:
+    async def _invoke(self, item: Runnable, intent: ToolCall, scope: trio.CancelScope, report: Report) -> object:
         context = self._clearing.context(item.call, intent.invocation_id, scope.deadline)
         if not on_our_thread(item.prepared.tool):
+            if item.prepared.tool.isolation != "process":
+                context = evolve(context, report=report)
             return await run_body(item.prepared, context, item.arguments, self._around.threads)
         timers, stopping = self._around.timers.of_call(intent.invocation_id), self._stopping(intent, scope)
         async with self._around.children.of_call(intent.invocation_id, stopping) as children:
-            context = evolve(context, children=children, timers=timers, past=Past(self._journal))
+            context = evolve(context, children=children, timers=timers, past=Past(self._journal), report=report)
             return await run_body(item.prepared, context, item.arguments, self._around.threads)
 
     def hand_over(self) -> None:

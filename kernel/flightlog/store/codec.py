@@ -42,6 +42,7 @@ FORMAT: Final = 1
 _SCAN: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _LIFTED_FIELD: Final = {
     "tool/call": "arguments",
+    "tool/progress": "text",
     "request/failed": "message",
     "turn/end": "message",
     "approval/asked": "question",

@@ -49,6 +49,7 @@ from flightlog_hookspecs.events import (
     TimerFired,
     TimerSet,
     ToolCall,
+    ToolProgress,
     ToolResult,
     TurnEnd,
     UserMessage,
@@ -110,6 +111,12 @@ def _tool_call(event: ToolCall, seq: int) -> Derived:
         call_id=shown(event.call_id),
         name=shown(event.name),
         status=event.effect,
+    )
+
+
+def _tool_progress(event: ToolProgress, seq: int) -> Derived:
+    return Derived(
+        position=event.position, ref_seq=event.call_seq, call_id=shown(event.call_id), name=shown(event.name)
     )
 
 
@@ -356,6 +363,7 @@ _COLUMNS: Final[dict[type, Callable[[Any, int], Derived]]] = {
     AssistantDelta: _assistant_delta,
     ToolResult: _tool_result,
     ToolCall: _tool_call,
+    ToolProgress: _tool_progress,
     UserMessage: _user_message,
     AssistantMessage: _assistant_message,
     InboxSplice: _inbox_splice,
