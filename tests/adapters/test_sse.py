@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from attrs import define, field
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,3 +54,24 @@ def test_what_grows_without_end_is_a_failure(piece: bytes, monkeypatch: pytest.M
     monkeypatch.setattr(sse, "FRAME_MAX_BYTES", 100)
     with pytest.raises(ProviderError, match=r"protocol.*more than 100 bytes"):
         frames_of(piece * 20, list(range(0, 200, 10)))
+
+
+@define
+class Counting:
+    """A pattern that counts the bytes it is shown."""
+
+    pattern: re.Pattern[bytes]
+    seen: int = field(default=0, init=False)
+
+    def split(self, raw: bytes) -> list[bytes]:
+        self.seen += len(raw)
+        return self.pattern.split(raw)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_a_large_frame_is_looked_at_once_however_small_its_pieces(end: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    counting = Counting(sse._LINE_END)
+    monkeypatch.setattr(sse, "_LINE_END", counting)
+    raw = b"data: " + b"x" * 10_000 + end * 2
+    assert frames_of(raw + b"\n", list(range(0, len(raw), 10))) == [Frame("", "x" * 10_000)]
+    assert counting.seen <= len(raw) + 10

@@ -27,27 +27,32 @@ class Frame:
 class SseReader:
     """Feed it what arrives. A frame that is not complete when the stream ends never comes out."""
 
-    _rest: bytes = field(default=b"", init=False)
+    _rest: bytearray = field(factory=bytearray, init=False)
+    _held: bytes = field(default=b"", init=False)
     _event: str = field(default="", init=False)
     _data: list[str] = field(factory=list, init=False)
     _bytes: int = field(default=0, init=False)
 
     def feed(self, chunk: bytes) -> list[Frame]:
         """The frames that `chunk` completes. Raises `ProviderError(protocol)` for what is no event stream."""
-        pending = self._rest + chunk
-        # A carriage return at the end may be half of a line end.
-        held = b"\r" if pending.endswith(b"\r") else b""
-        *lines, rest = _LINE_END.split(pending[: len(pending) - len(held)])
-        self._rest = rest + held
         self._bytes += len(chunk)
-        frames = [frame for line in lines if (frame := self._line(line))]
+        chunk = self._held + chunk
+        # A carriage return at the end may be half of a line end.
+        self._held = b"\r" if chunk.endswith(b"\r") else b""
+        first, *others = _LINE_END.split(chunk[: len(chunk) - len(self._held)])
+        self._rest += first
+        frames: list[Frame] = []
+        for line in others:
+            if frame := self._line(self._rest):
+                frames.append(frame)
+            self._rest = bytearray(line)
         if frames:
             self._bytes = len(self._rest)
         if self._bytes > FRAME_MAX_BYTES:
             raise ProviderError("protocol", f"the provider sent an event of more than {FRAME_MAX_BYTES} bytes")
         return frames
 
-    def _line(self, line: bytes) -> Frame | None:
+    def _line(self, line: bytearray) -> Frame | None:
         if not line:
             event, data, self._event, self._data = self._event, self._data, "", []
             return Frame(event, "\n".join(data)) if data else None
