@@ -39,6 +39,14 @@ def test_lines_of_data_are_joined_and_other_fields_ignored() -> None:
     assert frames_of(raw, []) == [Frame("", "a\n b")]
 
 
+@pytest.mark.parametrize("cuts", [[], [1, 2, 3, 4]], ids=str)
+def test_a_mark_of_the_byte_order_is_ignored_at_the_very_beginning_only(cuts: list[int]) -> None:
+    mark = "\ufeff".encode()
+    raw = mark + b"data: " + mark + b"a\n\n" + mark + b"data: b\n\n"
+    assert frames_of(raw, cuts) == [Frame("", "\ufeffa")]
+    assert frames_of(b"\n" + raw, cuts) == []
+
+
 @pytest.mark.parametrize("raw", [b"", b"data: x", b"data: x\n", b"event: x\n\n", b": ping\n\n"])
 def test_what_is_not_complete_or_has_no_data_never_comes_out(raw: bytes) -> None:
     assert frames_of(raw, []) == []

@@ -32,6 +32,8 @@ class SseReader:
     _event: str = field(default="", init=False)
     _data: list[str] = field(factory=list, init=False)
     _bytes: int = field(default=0, init=False)
+    _codec: str = field(default="utf-8-sig", init=False)
+    """A mark of the byte order may stand at the very beginning, where it means nothing."""
 
     def feed(self, chunk: bytes) -> list[Frame]:
         """The frames that `chunk` completes. Raises `ProviderError(protocol)` for what is no event stream."""
@@ -53,11 +55,12 @@ class SseReader:
         return frames
 
     def _line(self, line: bytearray) -> Frame | None:
+        codec, self._codec = self._codec, "utf-8"
         if not line:
             event, data, self._event, self._data = self._event, self._data, "", []
             return Frame(event, "\n".join(data)) if data else None
         try:
-            name, _, value = line.decode().partition(":")
+            name, _, value = line.decode(codec).partition(":")
         except UnicodeDecodeError as error:
             raise ProviderError("protocol", f"the provider sent bytes that are not UTF-8: {error.reason}") from None
         value = value.removeprefix(" ")
