@@ -189,9 +189,13 @@ def test_a_model_has_the_window_that_its_name_says(name: str, tokens: int) -> No
 
 @pytest.mark.parametrize(
     "replay", ["", "x", "[]", "{}", '{"by":7}', '{"by":"openai-0011223344556677","item":{}}', '{"by":"anthropic-x"}',
-               '{"by":"anthropic-a\\tb","block":{}}', '{"by":"anthropic-a\\nb","block":{}}']
+               '{"by":"anthropic-x","block":7}', '{"by":"anthropic-x","block":{"type":"new","n":1e999}}',
+               '{"by":"anthropic-x","block":{"type":"new","n":"\\ud83d"}}',
+               f'{{"by":"anthropic-x","block":{{"type":"new","n":{"[" * 600}{"]" * 600}}}}}',
+               '{"by":"anthropic-a\\tb","block":{}}', '{"by":"anthropic-a\\nb","block":{}}'],
+    ids=lambda replay: replay[:60],
 )  # fmt: skip
-def test_state_of_another_provider_or_of_nobody_is_left_out(replay: str) -> None:
+def test_state_of_another_provider_or_of_nobody_or_that_no_server_reads_is_left_out(replay: str) -> None:
     message = answer(ThinkingBlock(text="Hm.", replay=replay), TextBlock(text="Yes."))
     assert encoded(message) == b'assistant\n{"type":"text","text":"Yes."}'
 

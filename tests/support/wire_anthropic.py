@@ -14,6 +14,7 @@ from typing import Any
 
 from attrs import define, field
 
+from support import wire_json
 from support.wire_files import IMAGES, PDF, fault
 from support.wire_schemas import anthropic_refusal
 from support.wire_server import Answer, Asked, Ending, at_once, refusal, sse
@@ -88,10 +89,10 @@ class AnthropicWire:
             return _error(401, "authentication_error", f"invalid api key {given}")
         if asked.path != "/v1/messages" or "anthropic-version" not in asked.headers:
             return _error(404, "not_found_error", "Not found")
-        body = asked.body
         try:
+            body = wire_json.read(asked.raw)
             check(body)
-        except Refused as error:
+        except (Refused, ValueError) as error:
             self.refused.append(str(error))
             kind = "not_found_error" if str(error).startswith("model:") else "invalid_request_error"
             return _error(404 if kind == "not_found_error" else 400, kind, str(error))

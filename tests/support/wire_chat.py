@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Any
 
 from attrs import define, field
 
+from support import wire_json
 from support.wire_files import IMAGES, PDF, url_fault
 from support.wire_schemas import openai_refusal
 from support.wire_server import Answer, Asked, Ending, at_once, refusal, sse
@@ -71,12 +71,12 @@ class ChatWire:
             return _error(401, f"Incorrect API key provided: {given}.", "invalid_api_key")
         if not asked.path.endswith("/chat/completions"):
             return _error(404, "Invalid URL")
-        body = asked.body
-        if body["model"] not in MODELS:
-            return _error(404, f"The model `{body['model']}` does not exist", "model_not_found")
         try:
+            body = wire_json.read(asked.raw)
+            if body["model"] not in MODELS:
+                return _error(404, f"The model `{body['model']}` does not exist", "model_not_found")
             self._check(body)
-        except Refused as error:
+        except (Refused, ValueError) as error:
             self.refused.append(str(error))
             return _error(400, str(error))
         pieces, stop = self.replies[self.answered] if self.answered < len(self.replies) else ([text("done")], "stop")
@@ -171,7 +171,7 @@ class ChatWire:
             _require(isinstance(message["content"], str) or calls, f"{where}: content is null without tool_calls")
             for made in calls:
                 arguments = made["function"]["arguments"]
-                _require(isinstance(json.loads(arguments), dict), f"{where}: arguments are not JSON")
+                _require(isinstance(wire_json.read(arguments), dict), f"{where}: arguments are not JSON")
                 _require(made["type"] == "function" and made["function"]["name"], f"{where}: tool_calls")
             wanted = [made["id"] for made in calls]
             if self.thinks and calls:

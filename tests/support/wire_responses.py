@@ -5,13 +5,13 @@ Reasoning is sealed for one model. It has to come back as it was, in front of wh
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Any
 
 from attrs import define, field
 
+from support import wire_json
 from support.wire_files import IMAGES, PDF, url_fault
 from support.wire_schemas import openai_refusal
 from support.wire_server import Answer, Asked, Ending, at_once, refusal, sse
@@ -76,12 +76,12 @@ class ResponsesWire:
             return _error(401, f"Incorrect API key provided: {given}.", "invalid_api_key")
         if not asked.path.endswith("/responses"):
             return _error(404, "Invalid URL")
-        body = asked.body
-        if body["model"] not in MODELS:
-            return _error(404, f"The model '{body['model']}' does not exist", "model_not_found")
         try:
+            body = wire_json.read(asked.raw)
+            if body["model"] not in MODELS:
+                return _error(404, f"The model '{body['model']}' does not exist", "model_not_found")
             self._check(body)
-        except Refused as error:
+        except (Refused, ValueError) as error:
             self.refused.append(str(error))
             return _error(400, str(error))
         items, why = self.replies[self.answered] if self.answered < len(self.replies) else ([text("done")], "")
@@ -201,7 +201,7 @@ class ResponsesWire:
                     _check_parts(f"{where}.output", item["output"])
             elif kind == "function_call":
                 wanted.append(item["call_id"])
-                _require(isinstance(json.loads(item["arguments"]), dict), f"{where}: arguments")
+                _require(isinstance(wire_json.read(item["arguments"]), dict), f"{where}: arguments")
                 self._check_call(item, items[index - 1], body["model"])
             elif kind == "message":
                 _require(item["role"] == "assistant" or not wanted, f"No tool output found for function call {wanted}")

@@ -12,4 +12,5 @@ __all__ = ["Answer", "Asked", "Ending", "WireServer", "at_once", "refusal", "ser
 def sse(data: object, event: str = "") -> bytes:
     """One frame."""
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
-    return (f"event: {event}\n" if event else "").encode() + f"data: {text}\n\n".encode()
+    # Half of a surrogate pair is an escape in JSON.
+    return (f"event: {event}\n" if event else "").encode() + f"data: {text}\n\n".encode(errors="backslashreplace")

@@ -158,8 +158,11 @@ def _block(block: Block) -> str:
         case TextBlock():
             return _text(block.text) if block.text.strip() else ""
         case ThinkingBlock():
-            state = block_state(ADAPTER, block)
-            return f"{state[0]}\t{dumps(state[1]['block'])}" if state and "block" in state[1] else ""
+            match block_state(ADAPTER, block):
+                case own, {"block": dict(came)}:
+                    return f"{own}\t{dumps(came)}"
+                case _:
+                    return ""
         case ToolCallBlock():
             return joined(
                 type='"tool_use"',

@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Any
 
 from flightlog_hookspecs import ThinkingBlock
-from flightlog_plugins.wire.json_text import dumps, object_or_none
+from flightlog_plugins.wire.json_text import dumps, is_object, object_or_none
 
 
 def tag(adapter: str, bound_to: str) -> str:
@@ -27,8 +27,8 @@ def kept(tag: str, **state: object) -> str:
 
 
 def state_of(adapter: str, replay: str) -> tuple[str, dict[str, Any]] | None:
-    """Tag and state in `replay`, None unless this adapter kept it."""
-    state = object_or_none(replay) if replay else None
+    """Tag and state in `replay`, None unless this adapter kept it and a server can read it."""
+    state = object_or_none(replay) if is_object(replay) else None
     by = state.pop("by", None) if state else None
     if state is None or not isinstance(by, str) or by.rpartition("-")[0] != adapter or not by.isprintable():
         return None

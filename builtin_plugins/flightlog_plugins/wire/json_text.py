@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NoReturn
+from math import isfinite
+from typing import Any, Final, NoReturn
 
 from flightlog_hookspecs.errors import ProviderError
+
+NESTED_MAX: Final = 100
+"""Levels that any server reads. Many stop at 128, which they count from the top of the body."""
 
 
 def dumps(value: object) -> str:
@@ -25,13 +29,15 @@ def listed(items: list[str]) -> str:
 
 
 def is_object(text: str) -> bool:
-    """Whether `text` is a JSON object that any server can read."""
+    """Whether `text` is a JSON object that any server can read, however strict it is."""
     try:
-        value = json.loads(text, parse_constant=_refused)
-        text.encode()
+        value = json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_refused, parse_float=_finite, parse_int=_finite
+        )
+        json.dumps(value, ensure_ascii=False).encode()  # an escape, too, may be half of a surrogate pair
     except (ValueError, RecursionError):
         return False
-    return isinstance(value, dict)
+    return isinstance(value, dict) and _is_within(value, NESTED_MAX)
 
 
 def object_or_none(text: str) -> dict[str, Any] | None:
@@ -58,5 +64,21 @@ def received(data: str) -> dict[str, Any]:
     return value
 
 
-def _refused(name: str) -> NoReturn:
-    raise ValueError(name)
+def _is_within(value: object, levels: int) -> bool:
+    """Whether `value` has no more than `levels` levels."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return inner is None or (levels > 0 and all(_is_within(item, levels - 1) for item in inner))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    return value if len(value) == len(pairs) else _refused("a name that comes twice")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    return number if isfinite(number) else _refused(digits)
+
+
+def _refused(what: str) -> NoReturn:
+    raise ValueError(what)
