@@ -27,7 +27,7 @@ from flightlog_hookspecs import (
 from flightlog_hookspecs.content import text_blocks
 from flightlog_plugins.anthropic import adapter
 from flightlog_plugins.anthropic.decoding import Reading
-from flightlog_plugins.anthropic.encoding import NO_WORDS, body, call_id, encoded
+from flightlog_plugins.anthropic.encoding import NO_WORDS, body, encoded
 from flightlog_plugins.wire.sse import Frame
 from support import wire_anthropic
 from support.wire_providers import ANTHROPIC, PROVIDERS, Provider
@@ -198,13 +198,6 @@ def test_a_model_has_the_window_that_its_name_says(name: str, tokens: int) -> No
 def test_state_of_another_provider_or_of_nobody_or_that_no_server_reads_is_left_out(replay: str) -> None:
     message = answer(ThinkingBlock(text="Hm.", replay=replay), TextBlock(text="Yes."))
     assert encoded(message) == b'assistant\n{"type":"text","text":"Yes."}'
-
-
-def test_an_id_that_the_provider_would_refuse_has_a_stand_in_that_fits() -> None:
-    assert call_id("toolu_01-x") == "toolu_01-x"
-    assert call_id("functions.look:0") == call_id("functions.look:0")
-    assert call_id("functions.look:0") != call_id("functions.look:1")
-    assert all(character.isalnum() or character in "_-" for character in call_id("functions.look:0 é\ud800"))
 
 
 BLOCKS = (

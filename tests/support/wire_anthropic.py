@@ -242,6 +242,7 @@ def _check_messages(messages: list[dict[str, Any]]) -> None:
                 _require(block["text"].strip(), f"{where}: text content blocks must be non-empty")
             if block["type"] == "tool_use":
                 _require(re.fullmatch(r"[a-zA-Z0-9_-]+", block["id"]), f"{where}: tool_use.id: bad pattern")
+                _require(re.fullmatch(r"[a-zA-Z0-9_-]{1,200}", block["name"]), f"{where}: tool_use.name: bad pattern")
                 _require(
                     isinstance(block["input"], dict), f"{where}: tool_use.input: Input should be a valid dictionary"
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Any
@@ -172,7 +173,10 @@ class ChatWire:
             for made in calls:
                 arguments = made["function"]["arguments"]
                 _require(isinstance(wire_json.read(arguments), dict), f"{where}: arguments are not JSON")
-                _require(made["type"] == "function" and made["function"]["name"], f"{where}: tool_calls")
+                _require(made["type"] == "function", f"{where}: tool_calls")
+                named = re.fullmatch("[a-zA-Z0-9_-]{1,64}", made["function"]["name"])
+                _require(named, f"Invalid '{where}.tool_calls.function.name'")
+                _require(0 < len(made["id"]) <= 64, f"Invalid '{where}.tool_calls.id': string too long")
             wanted = [made["id"] for made in calls]
             if self.thinks and calls:
                 self._check_reasoning(where, message, wanted)

@@ -5,6 +5,7 @@ Reasoning is sealed for one model. It has to come back as it was, in front of wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Any
@@ -201,6 +202,8 @@ class ResponsesWire:
                     _check_parts(f"{where}.output", item["output"])
             elif kind == "function_call":
                 wanted.append(item["call_id"])
+                _require(re.fullmatch("[a-zA-Z0-9_-]{1,64}", item["name"]), f"Invalid '{where}.name'")
+                _require(0 < len(item["call_id"]) <= 64, f"Invalid '{where}.call_id': string too long")
                 _require(isinstance(wire_json.read(item["arguments"]), dict), f"{where}: arguments")
                 self._check_call(item, items[index - 1], body["model"])
             elif kind == "message":

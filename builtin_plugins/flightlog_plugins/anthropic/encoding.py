@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from itertools import groupby
 from operator import itemgetter
 from typing import Final
@@ -30,6 +29,7 @@ from flightlog_plugins.wire.fragments import block_state, fragment, messages_of,
 from flightlog_plugins.wire.json_text import dumps, joined, listed, sendable_arguments
 from flightlog_plugins.wire.model_name import COMMON, COUNT, ModelName, Rule, is_count, one_of, parsed
 from flightlog_plugins.wire.output_schema import ANTHROPIC, asked_for
+from flightlog_plugins.wire.stand_ins import plain_id, tool_name
 
 ADAPTER: Final = "anthropic"
 MAX_TOKENS: Final = 32_000
@@ -54,7 +54,6 @@ _OPTIONS: Final[Mapping[str, Rule]] = {
     "cache": one_of("5m", "1h", "off"),
 }
 _LINE_END: Final = re.compile(r"[\n\r\t]")
-_CALL_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 
 
 def model_name(head: Head) -> ModelName:
@@ -166,8 +165,8 @@ def _block(block: Block) -> str:
         case ToolCallBlock():
             return joined(
                 type='"tool_use"',
-                id=dumps(call_id(block.call_id)),
-                name=dumps(block.name),
+                id=dumps(plain_id(block.call_id)),
+                name=dumps(tool_name(block.name)),
                 # A fragment's lines are its blocks; line ends in JSON stand between its tokens only.
                 input=_LINE_END.sub(" ", sendable_arguments(block.arguments)),
             )
@@ -176,7 +175,7 @@ def _block(block: Block) -> str:
 
 
 def _result(result: ToolResult) -> str:
-    fields = {"type": '"tool_result"', "tool_use_id": dumps(call_id(result.call_id))}
+    fields = {"type": '"tool_result"', "tool_use_id": dumps(plain_id(result.call_id))}
     # One that says that it is an error may hold text alone.
     if shown := parts(result.content, _file if result.outcome == "ok" else _no_file, _text):
         fields["content"] = listed(shown)
@@ -205,10 +204,3 @@ def _source(file: FileBlock) -> str:
 
 def _text(text: str) -> str:
     return joined(type='"text"', text=dumps(text))
-
-
-def call_id(given: str) -> str:
-    """`given`, or a stand-in for an id of another provider that this one would refuse."""
-    return (
-        given if _CALL_ID.fullmatch(given) else f"call_{sha256(given.encode(errors='surrogatepass')).hexdigest()[:24]}"
-    )

@@ -25,6 +25,7 @@ from flightlog_plugins.wire.fragments import block_state, fragment, messages_of,
 from flightlog_plugins.wire.json_text import dumps, joined, listed, sendable_arguments
 from flightlog_plugins.wire.model_name import COMMON, COUNT, NUMBER, ModelName, Rule, one_of, parsed
 from flightlog_plugins.wire.output_schema import STRICT_OPENAI, asked_for
+from flightlog_plugins.wire.stand_ins import short_id, tool_name
 
 ADAPTER: Final = "openai"
 
@@ -51,7 +52,9 @@ def encoded(part: Head | Message) -> bytes:
         case UserMessage():
             return fragment(joined(type='"message"', role='"user"', content=_content(part.content)))
         case ToolResult():
-            return fragment(joined(type='"function_call_output"', call_id=dumps(part.call_id), output=_output(part)))
+            return fragment(
+                joined(type='"function_call_output"', call_id=dumps(short_id(part.call_id)), output=_output(part))
+            )
         case AssistantMessage():
             return fragment(*_items(part))
 
@@ -126,8 +129,8 @@ def _item(block: Block, phases: Iterator[Any]) -> Iterator[str]:
         case ToolCallBlock():
             yield joined(
                 type='"function_call"',
-                call_id=dumps(block.call_id),
-                name=dumps(block.name),
+                call_id=dumps(short_id(block.call_id)),
+                name=dumps(tool_name(block.name)),
                 arguments=dumps(sendable_arguments(block.arguments)),
             )
 

@@ -23,6 +23,7 @@ from flightlog_plugins.wire.fragments import block_state, fragment, messages_of,
 from flightlog_plugins.wire.json_text import dumps, joined, listed, sendable_arguments
 from flightlog_plugins.wire.model_name import COMMON, COUNT, NUMBER, ModelName, Rule, one_of, parsed
 from flightlog_plugins.wire.output_schema import STRICT_OPENAI, OutputSchema, asked_for
+from flightlog_plugins.wire.stand_ins import short_id, tool_name
 
 REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
 """Where servers put reasoning, which OpenAI's own never shows."""
@@ -71,7 +72,11 @@ class Dialect:
             case UserMessage():
                 return fragment(_message("user", self._content(part.content)))
             case ToolResult():
-                fields = {"role": '"tool"', "tool_call_id": dumps(part.call_id), "content": dumps(_result(part))}
+                fields = {
+                    "role": '"tool"',
+                    "tool_call_id": dumps(short_id(part.call_id)),
+                    "content": dumps(_result(part)),
+                }
                 return fragment(joined(**fields))
             case AssistantMessage():
                 return self._answer(part)
@@ -178,8 +183,8 @@ def _text(words: str) -> str:
 
 def _call(block: Block) -> str:
     assert isinstance(block, ToolCallBlock)
-    function = joined(name=dumps(block.name), arguments=dumps(sendable_arguments(block.arguments)))
-    return joined(id=dumps(block.call_id), type='"function"', function=function)
+    function = joined(name=dumps(tool_name(block.name)), arguments=dumps(sendable_arguments(block.arguments)))
+    return joined(id=dumps(short_id(block.call_id)), type='"function"', function=function)
 
 
 def _result(result: ToolResult) -> str:
