@@ -55,6 +55,11 @@ def sent(head: Head, *messages: Message) -> dict[str, Any]:
     return value
 
 
+def kinds_of(message: AssistantMessage) -> list[str]:
+    """The types of the blocks that are sent of an answer."""
+    return [block["type"] for block in sent(HEAD, user("Hi."), message)["messages"][1]["content"]]
+
+
 def call(call_id: str, arguments: str = "{}") -> ToolCallBlock:
     return ToolCallBlock(call_id=call_id, name="look", arguments=arguments)
 
@@ -200,16 +205,47 @@ def test_state_of_another_provider_or_of_nobody_or_that_no_server_reads_is_left_
     assert encoded(message) == b'assistant\n{"type":"text","text":"Yes."}'
 
 
+THOUGHT = own_thought(HEAD)
+REDACTED = evolve(THOUGHT, replay=THOUGHT.replay.replace('"thinking"', '"redacted_thinking"', 1))
+RESULT = evolve(THOUGHT, replay=THOUGHT.replay.replace('"thinking"', '"web_search_tool_result"', 1))
+
+
+@pytest.mark.parametrize(
+    "led_to", [(), (TextBlock(text="\n"),), (THOUGHT,), (REDACTED,), (ThinkingBlock(text="cut off"),)], ids=str
+)
+def test_thinking_that_led_to_nothing_is_left_out_unless_the_answer_is_to_go_on(led_to: Any) -> None:
+    message = answer(THOUGHT, TextBlock(text="Yes."), THOUGHT, *led_to)
+    assert kinds_of(message) == ["thinking", "text"]
+    assert kinds_of(evolve(message, finish="pause"))[:3] == ["thinking", "text", "thinking"]
+
+
+def test_a_result_of_the_provider_s_own_tools_may_be_the_last_of_an_answer() -> None:
+    assert kinds_of(answer(TextBlock(text="Yes."), RESULT)) == ["text", "web_search_tool_result"]
+
+
+def test_an_answer_of_which_nothing_is_sent_is_no_message() -> None:
+    nothing = [
+        answer(ThinkingBlock(text="Hm.")),
+        answer(THOUGHT),
+        answer(evolve(THOUGHT, replay=""), TextBlock(text=" ")),
+    ]
+    for message in [*nothing, evolve(nothing[0], finish="pause")]:
+        request = sent(HEAD, user("Hi."), message, user("So?"))
+        wire_anthropic.check({**request, "model": "claude-test"})
+        assert len(request["messages"]) == 1
+
+
 BLOCKS = (
     WORDS.map(lambda words: TextBlock(text=words))
     | st.builds(ThinkingBlock, text=WORDS, replay=WORDS)
     | st.just(own_thought(HEAD))
 )
 ANSWERS = st.builds(
-    lambda blocks, finish, replay: AssistantMessage(
-        attempt=1, content=(*blocks, TextBlock(text="x")), finish=finish, replay=replay
+    lambda blocks, more, finish, replay: AssistantMessage(
+        attempt=1, content=(*blocks, TextBlock(text="x"), *more), finish=finish, replay=replay
     ),
     st.lists(BLOCKS, max_size=3),
+    st.lists(BLOCKS, max_size=2),
     st.sampled_from(["stop", "interrupted", "length"]),
     WORDS,
 )

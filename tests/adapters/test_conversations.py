@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -13,10 +14,11 @@ from flightlog.testing import Bundle
 from flightlog_hookspecs import ToolResult, tool
 from flightlog_hookspecs.events import RequestHeader
 from flightlog_plugins import scripted
+from support import wire_anthropic
 from support.cutting import cut_log
 from support.kernels import events_of, records_of, verified
 from support.wire_kernels import ONCE, answers_of, asked, look, messages_of, said, wired
-from support.wire_providers import PROVIDERS, Provider
+from support.wire_providers import ANTHROPIC, CHAT, DEEPSEEK, PROVIDERS, RESPONSES, Provider
 from support.wire_server import served
 
 DEADLY = {"request/sent", "assistant/delta", "assistant/message", "tool/call", "tool/result", "turn/end"}
@@ -63,6 +65,35 @@ async def test_arguments_that_are_no_json_are_answered_and_never_sent_back_as_th
     assert {message.outcome for message in messages_of(path) if isinstance(message, ToolResult)} == {"error"}
     (answer, _) = answers_of(path)
     assert '{"where": "u' in str(answer.content), "the log keeps what was received"
+
+
+THINKS_AGAIN = [
+    wire_anthropic.thinking("Hm."),
+    wire_anthropic.text("I look."),
+    wire_anthropic.thinking("Up."),
+    wire_anthropic.redacted(),
+    wire_anthropic.call("look", '{"whe'),
+]
+
+
+@pytest.mark.parametrize(
+    ("provider", "capped"),
+    [
+        (ANTHROPIC, (THINKS_AGAIN, "max_tokens")),
+        (CHAT, (CHAT.full[0], "length")),
+        (DEEPSEEK, (DEEPSEEK.full[0], "length")),
+        (RESPONSES, (RESPONSES.full[0], "max_output_tokens")),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+async def test_an_answer_that_was_capped_inside_a_call_is_accepted(
+    provider: Provider, capped: Any, tmp_path: Path
+) -> None:
+    wire = provider.wire([capped, provider.short])
+    async with served(wire) as server, wired(tmp_path / "log.db", provider.plugin) as kernel:
+        await asked(kernel, provider.at(server.url), limits=ONCE)
+        turn = await asked(kernel, provider.at(server.url), limits=ONCE)
+    assert (turn.message, turn.text, wire.refused) == ("", provider.short_text, [])
 
 
 @providers

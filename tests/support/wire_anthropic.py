@@ -234,6 +234,9 @@ def _check_messages(messages: list[dict[str, Any]]) -> None:
         where, role = f"messages.{index}", message["role"]
         _require(role == ("user", "assistant")[index % 2], f"{where}: roles must alternate, beginning with user")
         _require(isinstance(message["content"], list) and message["content"], f"{where}: content must be non-empty")
+        last = message["content"][-1]["type"]
+        final = f"{where}: The final block in an assistant message cannot be `{last}`."
+        _require(last not in ("thinking", "redacted_thinking"), final)
         for block in message["content"]:
             _require(block["type"] in _ALLOWED[role], f"{where}: {block['type']} is not permitted for {role}")
             extra = block.keys() - _BLOCKS[block["type"]]

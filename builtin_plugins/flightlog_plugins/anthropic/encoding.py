@@ -72,7 +72,7 @@ def encoded(part: Head | Message) -> bytes:
         case ToolResult():
             return fragment("user", _result(part))
         case AssistantMessage():
-            return fragment("assistant", *filter(None, map(_block, part.content)))
+            return fragment("assistant", *_blocks(part))
 
 
 def body(fragments: Sequence[bytes]) -> bytes:
@@ -83,9 +83,9 @@ def body(fragments: Sequence[bytes]) -> bytes:
     """
     _, head = opened(fragments[0])
     turns = []
-    for role, run in groupby(((lines[0], lines[1:]) for lines in messages_of(fragments)), key=itemgetter(0)):
-        blocks = [block for _, lines in run for block in lines]
-        turns.append(joined(role=dumps(role), content=listed(blocks)))
+    said = ((role, blocks) for role, *blocks in messages_of(fragments) if blocks)
+    for role, run in groupby(said, key=itemgetter(0)):
+        turns.append(joined(role=dumps(role), content=listed([block for _, blocks in run for block in blocks])))
     return f'{head[:-1]},"messages":{listed(turns)}}}'.encode()
 
 
@@ -149,6 +149,23 @@ def _cache_mark(cache: str) -> dict[str, str]:
 
 def _marked(mark: dict[str, str]) -> dict[str, str]:
     return {"cache_control": dumps(mark)} if mark else {}
+
+
+def _blocks(answer: AssistantMessage) -> list[str]:
+    """The blocks of an answer, which may end with thinking (as where a call was cut off) only if it is to go on."""
+    content = list(answer.content)
+    while answer.finish != "pause" and content and _leads_on(content[-1]):
+        content.pop()
+    return list(filter(None, map(_block, content)))
+
+
+def _leads_on(block: Block) -> bool:
+    """Whether it is thinking, or nothing that is sent."""
+    if isinstance(block, ThinkingBlock):
+        match block_state(ADAPTER, block):
+            case _, {"block": {"type": "thinking" | "redacted_thinking"}}:
+                return True
+    return not _block(block)
 
 
 def _block(block: Block) -> str:
