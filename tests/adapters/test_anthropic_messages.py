@@ -289,6 +289,15 @@ def test_what_is_sent_keeps_the_provider_s_rules_whatever_was_said(messages: lis
     wire_anthropic.check(sent(head, *messages))
 
 
+def test_a_character_that_comes_in_two_pieces_is_whole_in_the_end() -> None:
+    reply = [wire_anthropic.thinking("\ud83d\ude00"), wire_anthropic.text("\ud83d\ude00!")]
+    request = {"model": "claude-test", "messages": []}
+    message = ANTHROPIC.outcome(wire_anthropic.AnthropicWire([], chunk=1).frames(request, reply, "end_turn"))
+    assert isinstance(message, AssistantMessage)
+    assert message.text == "\U0001f600!"
+    assert '"thinking":"\U0001f600"' in encoded(message).decode()
+
+
 def test_unknown_blocks_go_back_as_they_came() -> None:
     frames = [
         {"type": "message_start", "message": {"usage": {}}},

@@ -13,9 +13,9 @@ from support.wire_providers import RESPONSES
 from support.wire_server import sse
 
 
-def events_of(items: Any, why: str = "") -> list[dict[str, Any]]:
+def events_of(items: Any, why: str = "", chunk: int = 7) -> list[dict[str, Any]]:
     """The events of a reply."""
-    frames = wire_responses.ResponsesWire([]).frames("gpt-test", items, why)
+    frames = wire_responses.ResponsesWire([], chunk=chunk).frames("gpt-test", items, why)
     return [json.loads(frame.decode().partition("data: ")[2]) for frame in frames]
 
 
@@ -52,6 +52,17 @@ def test_lost_words_are_noticed_though_nobody_numbers_the_events(at: int) -> Non
         assert without == "transport"
     else:
         assert isinstance(without, AssistantMessage), "of a summary nothing depends on the words"
+
+
+def test_a_character_that_comes_in_two_pieces_is_whole_in_the_end() -> None:
+    items = [wire_responses.text("\ud83d\ude00!"), wire_responses.call("look", '{"where":"\ud83d\ude00"}')]
+    events = events_of(items, chunk=1)
+    assert [event["delta"] for event in events if "delta" in event][:2] == ["\ud83d", "\ude00"]
+    message = outcome(events)
+    assert isinstance(message, AssistantMessage)
+    assert message.text == "\U0001f600!"
+    (call,) = [block for block in message.content if isinstance(block, ToolCallBlock)]
+    assert call.arguments == '{"where":"\U0001f600"}'
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from flightlog_hookspecs import (
 from flightlog_hookspecs.errors import ProviderError
 from flightlog_plugins.wire.failures import failure
 from flightlog_plugins.wire.fragments import kept
-from flightlog_plugins.wire.json_text import received
+from flightlog_plugins.wire.json_text import paired, received
 from flightlog_plugins.wire.sse import Frame
 from flightlog_plugins.wire.tokens import counted
 
@@ -218,7 +218,9 @@ class Reading:
 
 def _rest(opened: _Open, kind: type[TextDelta | ToolCallDelta], whole: str) -> list[BlockEvent]:
     """`whole` as a piece, if no pieces of it came. Else they must be what is said to have come."""
-    streamed = opened.text
-    if streamed and streamed != whole:
+    if not opened.text:
+        return [kind(index=opened.index, text=whole)] if whole else []
+    # A character may have been cut in two.
+    if paired(opened.text) != paired(whole):
         raise ProviderError("transport", "a part of the answer differs from its pieces: some were lost")
-    return [] if streamed == whole else [kind(index=opened.index, text=whole)]
+    return []

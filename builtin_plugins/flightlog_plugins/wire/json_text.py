@@ -13,8 +13,12 @@ NESTED_MAX: Final = 100
 
 
 def dumps(value: object) -> str:
-    """`value` in compact JSON, in insertion order. Half a surrogate pair, which no server takes, becomes U+FFFD."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """`value` in compact JSON, in insertion order, `paired`."""
+    return paired(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def paired(text: str) -> str:
+    """`text` with the halves of surrogate pairs put together. A half alone, which no server takes, becomes U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
