@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flightlog_hookspecs import AssistantMessage, TextBlock, ThinkingBlock, ToolCallBlock
 from support import wire_responses
+from support.wire_kernels import ONCE, answers_of, asked, wired
 from support.wire_providers import RESPONSES
-from support.wire_server import sse
+from support.wire_server import served, sse
 
 
 def events_of(items: Any, why: str = "", chunk: int = 7) -> list[dict[str, Any]]:
@@ -109,6 +111,31 @@ def test_an_answer_that_is_capped_in_the_middle_of_its_words_keeps_those() -> No
 )
 def test_what_is_no_answer_has_a_name(event: dict[str, Any], kind: str) -> None:
     assert outcome([*FULL[:2], event]) == kind
+
+
+CALL = wire_responses.call("look", '{"where": "up"}')
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [wire_responses.unsealed(), CALL],
+        [wire_responses.unsealed(encrypted_content=None), CALL],
+        [wire_responses.unsealed(encrypted_content=""), CALL],
+        [wire_responses.thinking("Hm."), wire_responses.unsealed(), wire_responses.text("I look."), CALL],
+        [wire_responses.thinking("Hm."), wire_responses.search(), wire_responses.thinking("So."), CALL],
+        [wire_responses.search(), wire_responses.text("I look."), wire_responses.search(), CALL],
+    ],
+    ids=lambda items: "-".join(item["type"] for item in items),
+)
+async def test_items_that_the_provider_could_not_find_again_are_not_sent_back(items: Any, tmp_path: Path) -> None:
+    wire = RESPONSES.wire([(items, ""), RESPONSES.short])
+    path = tmp_path / "log.db"
+    async with served(wire) as server, wired(path, RESPONSES.plugin) as kernel:
+        turn = await asked(kernel, RESPONSES.at(server.url), limits=ONCE)
+    assert (turn.message, turn.text, wire.refused) == ("", "Hi.", [])
+    thoughts = [block for block in answers_of(path)[0].content if isinstance(block, ThinkingBlock)]
+    assert all(json.loads(thought.replay)["item"] for thought in thoughts), "the log keeps what was received"
 
 
 def test_reasoning_that_led_to_nothing_is_not_sent_back() -> None:

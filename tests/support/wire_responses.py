@@ -46,6 +46,16 @@ def thinking(*parts: str) -> Item:
     return {"type": "reasoning", "parts": parts}
 
 
+def unsealed(**encrypted: str | None) -> Item:
+    """Reasoning without anything that could be sent back."""
+    return {"type": "reasoning", "parts": (), "unsealed": encrypted}
+
+
+def search() -> Item:
+    """What a tool of the provider's own has done."""
+    return {"type": "web_search_call"}
+
+
 def call(name: str, raw: str) -> Item:
     return {"type": "function_call", "name": name, "raw": raw}
 
@@ -133,7 +143,14 @@ class ResponsesWire:
                 }
                 summary = [{"type": "summary_text", "text": part} for part in item["parts"]]
                 made = {**start, "summary": summary, "encrypted_content": f"sealed for {model}: {name}"}
+                if "unsealed" in item:
+                    del made["encrypted_content"]
+                    made.update(item["unsealed"])
                 middle = self._reasoning(place, item["parts"])
+            case "web_search_call":
+                start = {"type": "web_search_call", "id": f"ws_{name}", "status": "in_progress"}
+                made = {**start, "status": "completed", "action": {"type": "search", "query": "up"}}
+                middle = []
             case "function_call":
                 start = {"type": "function_call", "id": f"fc_{name}", "call_id": f"call_{name}", "name": item["name"],
                          "arguments": "", "status": "in_progress"}  # fmt: skip
@@ -215,7 +232,7 @@ class ResponsesWire:
 
     def _check_call(self, item: Item, before: Item, model: str) -> None:
         reasoning = self._led_to.get(item["call_id"])
-        if reasoning and reasoning["encrypted_content"].startswith(f"sealed for {model}:"):
+        if reasoning and (reasoning.get("encrypted_content") or "").startswith(f"sealed for {model}:"):
             missing = (
                 f"Item '{item['call_id']}' of type 'function_call' was provided without its required 'reasoning' item"
             )
@@ -236,6 +253,8 @@ class ResponsesWire:
     def _check_reasoning(self, item: Item, following: list[Item], model: str) -> None:
         issued, led_to = self._issued.get(item["id"], (None, None))
         _require(item == issued, f"Item with id '{item['id']}' not found, or changed")
+        missing = "not found. Items are not persisted when `store` is set to false."
+        _require(item.get("encrypted_content"), f"Item with id '{item['id']}' {missing}")
         sealed = f"sealed for {model}:"
         _require(item["encrypted_content"].startswith(sealed), "The encrypted content could not be verified")
         same = following and led_to and following[0]["type"] == led_to["type"]

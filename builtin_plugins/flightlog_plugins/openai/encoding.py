@@ -107,32 +107,41 @@ def _head(head: Head) -> bytes:
     return fragment(tag(ADAPTER, dumps([model.name, options.get("base_url", "")])), joined(**texts))
 
 
-def _items(answer: AssistantMessage) -> Iterator[str]:
-    """The items of an answer. Reasoning must be followed by what it led to, so none comes last."""
-    content = list(answer.content)
-    while content and isinstance(content[-1], ThinkingBlock):
-        content.pop()
+def _items(answer: AssistantMessage) -> list[str]:
+    """The items of an answer. State is refused without what it led to: none comes last, or in front of a gap."""
     state = state_of(ADAPTER, answer.replay)
     phases = iter(state[1].get("phases", ()) if state else ())
-    for block in content:
-        yield from _item(block, phases)
+    items = [(isinstance(block, ThinkingBlock), _item(block, phases)) for block in answer.content]
+    sent: list[str] = []
+    led_to = False
+    for is_state, item in reversed(items):
+        led_to = bool(item) and (led_to or not is_state)
+        if led_to:
+            sent.append(item)
+    return sent[::-1]
 
 
-def _item(block: Block, phases: Iterator[Any]) -> Iterator[str]:
+def _item(block: Block, phases: Iterator[Any]) -> str:
+    """One item of an answer; "" for one that the provider would refuse."""
     match block:
         case TextBlock():
-            yield _message(block.text, next(phases, None))
+            return _message(block.text, next(phases, None))
         case ThinkingBlock():
-            state = block_state(ADAPTER, block)
-            if state and "item" in state[1]:
-                yield f"{state[0]}\t{dumps(state[1]['item'])}"
+            match block_state(ADAPTER, block):
+                # Nothing is stored there: the provider knows no item that it has not sealed.
+                case own, {"item": {"encrypted_content": str(sealed)} as item} if sealed:
+                    return f"{own}\t{dumps(item)}"
+                case _:
+                    return ""
         case ToolCallBlock():
-            yield joined(
+            return joined(
                 type='"function_call"',
                 call_id=dumps(short_id(block.call_id)),
                 name=dumps(tool_name(block.name)),
                 arguments=dumps(sendable_arguments(block.arguments)),
             )
+        case FileBlock():
+            return ""  # no answer holds one
 
 
 def _message(text: str, phase: object) -> str:
