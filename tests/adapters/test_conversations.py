@@ -11,7 +11,7 @@ import trio
 from attrs import evolve
 
 from flightlog.testing import Bundle
-from flightlog_hookspecs import ToolResult, tool
+from flightlog_hookspecs import Head, ToolResult, tool
 from flightlog_hookspecs.events import RequestHeader
 from flightlog_plugins import scripted
 from support import wire_anthropic
@@ -131,6 +131,32 @@ async def test_a_session_goes_from_provider_to_provider_and_back(
     reasons = [header.reason for header in events_of(path, RequestHeader)]
     assert all("model" in reason for reason in reasons[1:])
     assert len(reasons) == 4, "each switch is in the log"
+
+
+@pytest.mark.parametrize(
+    ("provider", "tag"),
+    [(ANTHROPIC, b"anthropic-4d68f97c5c38f6e4"), (RESPONSES, b"openai-6e8dbb6fc4c6bd59")],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_the_usual_account_is_the_one_of_the_logs_that_there_are(provider: Provider, tag: bytes) -> None:
+    head = Head(adapter=provider.name, model="m", system="Be brief.")
+    assert provider.adapter().encode(head).startswith(tag + b"\n")
+
+
+@pytest.mark.parametrize("provider", [ANTHROPIC, RESPONSES], ids=lambda provider: provider.name)
+async def test_thinking_is_shown_to_no_other_account(
+    provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONE", "sk-one")
+    monkeypatch.setenv("TWO", "sk-two")
+    wire: Any = provider.wire([provider.full, provider.short] * 4)
+    wire.keys = ("sk-one", "sk-two")
+    async with served(wire) as server, wired(tmp_path / "log.db", provider.plugin) as kernel:
+        for key_env in ("ONE", "TWO", "ONE", "TWO"):
+            turn = await asked(kernel, provider.at(server.url, key_env=key_env), limits=ONCE)
+            assert (turn.message, wire.refused) == ("", [])
+    thoughts = b'"thinking"' if provider is ANTHROPIC else b'"reasoning"'
+    assert thoughts in server.asked[-1].raw, "each has its own again"
 
 
 @providers

@@ -1,13 +1,14 @@
 """Anthropic's Messages API as a loopback server sees it: its stream, and the rules it refuses requests by.
 
-A thinking block is signed with a hash of everything before it, so that a changed prefix is refused.
+A thinking block is signed with a hash of everything before it, and for one account at one address, so that a changed
+prefix is refused, and what another account was given.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from hashlib import sha256
 from itertools import count
 from typing import Any
@@ -74,7 +75,7 @@ class AnthropicWire:
     """
 
     replies: Sequence[tuple[Sequence[Block], str]]
-    key: str = KEY
+    keys: Collection[str] = (KEY,)
     bound: str = ""
     chunk: int = 7
     after: Callable[[list[bytes]], tuple[list[bytes], Ending]] = lambda frames: (frames, "whole")
@@ -85,13 +86,14 @@ class AnthropicWire:
 
     def __call__(self, asked: Asked) -> Answer:
         given = asked.headers.get("x-api-key") or asked.headers.get("authorization", "").removeprefix("Bearer ")
-        if given != self.key:
+        if given not in self.keys:
             return _error(401, "authentication_error", f"invalid api key {given}")
         if asked.path != "/v1/messages" or "anthropic-version" not in asked.headers:
             return _error(404, "not_found_error", "Not found")
         try:
             body = wire_json.read(asked.raw)
-            check(body)
+            account = f"{given} at {asked.headers.get('host', '')}"
+            check(body, account)
         except (Refused, ValueError) as error:
             self.refused.append(str(error))
             kind = "not_found_error" if str(error).startswith("model:") else "invalid_request_error"
@@ -102,13 +104,13 @@ class AnthropicWire:
         self.answered += 1
         if self.bound and "format" in body.get("output_config", {}):
             blocks = [text(self.bound) if block["type"] == "text" else block for block in blocks]
-        frames, ending = self.after(self.frames(body, blocks, stop))
+        frames, ending = self.after(self.frames(body, blocks, stop, account))
         return Answer(chunks=frames, ending=ending, pace=self.pace)
 
-    def frames(self, body: dict[str, Any], blocks: Sequence[Block], stop: str) -> list[bytes]:
+    def frames(self, body: dict[str, Any], blocks: Sequence[Block], stop: str, account: str = "") -> list[bytes]:
         """The stream of a reply to `body`."""
         number = next(_replies)
-        prefix = _prefix(body)
+        prefix = _prefix(body, account)
         usage = {"input_tokens": 11, "cache_creation_input_tokens": 5, "cache_read_input_tokens": 7, "output_tokens": 1}
         message = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": body["model"], "content": [],
                    "stop_reason": None, "stop_sequence": None, "usage": usage}  # fmt: skip
@@ -180,9 +182,9 @@ def _is_json(raw: str) -> bool:
         return False
 
 
-def _prefix(body: dict[str, Any]) -> list[object]:
-    """All that stands before the answer, marks for the cache left out."""
-    head = [body["model"], body.get("system"), body.get("tools")]
+def _prefix(body: dict[str, Any], account: str) -> list[object]:
+    """All that stands before the answer, marks for the cache left out, and who is given it."""
+    head = [account, body["model"], body.get("system"), body.get("tools")]
     flat = [[message["role"], block] for message in body["messages"] for block in message["content"]]
     value: list[object] = json.loads(json.dumps([head, *flat]), object_hook=_unmarked)
     return value
@@ -201,7 +203,7 @@ def _require(condition: object, why: str) -> None:
         raise Refused(why)
 
 
-def check(body: dict[str, Any]) -> None:
+def check(body: dict[str, Any], account: str = "") -> None:
     """Raise `Refused` with what the provider says, if it refuses `body`."""
     for name in body.keys() - _TOP:
         raise Refused(f"{name}: Extra inputs are not permitted")
@@ -216,7 +218,7 @@ def check(body: dict[str, Any]) -> None:
     for block in body.get("system", []):
         _require(block["text"].strip(), "system: text content blocks must be non-empty")
     _check_messages(body["messages"])
-    _check_signatures(body)
+    _check_signatures(body, account)
 
 
 def _check_output(config: dict[str, Any]) -> None:
@@ -289,8 +291,8 @@ def _check_calls(messages: list[dict[str, Any]]) -> None:
     _require(not wanted, "messages: the last `tool_use` was not answered")
 
 
-def _check_signatures(body: dict[str, Any]) -> None:
-    whole = _prefix(body)
+def _check_signatures(body: dict[str, Any], account: str) -> None:
+    whole = _prefix(body, account)
     for index, entry in enumerate(whole[1:], 1):
         block = entry[1]  # type: ignore[index]
         if block["type"] == "thinking":

@@ -1,12 +1,12 @@
 """OpenAI's Responses API as a loopback server sees it: its stream, and the rules it refuses requests by.
 
-Reasoning is sealed for one model. It has to come back as it was, in front of what it led to.
+Reasoning is sealed for one model and one account. It has to come back as it was, in front of what it led to.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from itertools import count
 from typing import Any
 
@@ -68,7 +68,7 @@ class ResponsesWire:
     """
 
     replies: Sequence[tuple[Sequence[Item], str]]
-    key: str = KEY
+    keys: Collection[str] = (KEY,)
     bound: str = ""
     chunk: int = 7
     after: Callable[[list[bytes]], tuple[list[bytes], Ending]] = lambda frames: (frames, "whole")
@@ -83,7 +83,7 @@ class ResponsesWire:
 
     def __call__(self, asked: Asked) -> Answer:
         given = asked.headers.get("authorization", "").removeprefix("Bearer ")
-        if given != self.key:
+        if given not in self.keys:
             return _error(401, f"Incorrect API key provided: {given}.", "invalid_api_key")
         if not asked.path.endswith("/responses"):
             return _error(404, "Invalid URL")
@@ -91,7 +91,8 @@ class ResponsesWire:
             body = wire_json.read(asked.raw)
             if body["model"] not in MODELS:
                 return _error(404, f"The model '{body['model']}' does not exist", "model_not_found")
-            self._check(body)
+            owner = _owner(body["model"], given)
+            self._check(body, owner)
         except (Refused, ValueError) as error:
             self.refused.append(str(error))
             return _error(400, str(error))
@@ -99,10 +100,10 @@ class ResponsesWire:
         self.answered += 1
         if self.bound and body.get("text", {}).get("format", {}).get("strict") is True:
             items = [text(self.bound, item["phase"]) if item["type"] == "message" else item for item in items]
-        frames, ending = self.after(self.frames(body["model"], items, why))
+        frames, ending = self.after(self.frames(body["model"], items, why, given))
         return Answer(chunks=frames, ending=ending, pace=self.pace)
 
-    def frames(self, model: str, items: Sequence[Item], why: str) -> list[bytes]:
+    def frames(self, model: str, items: Sequence[Item], why: str, key: str = KEY) -> list[bytes]:
         """The stream of a reply."""
         number = next(_replies)
         response: Item = {"id": f"resp_{number}", "object": "response", "model": model, "status": "in_progress"}
@@ -110,7 +111,7 @@ class ResponsesWire:
         events.append({"type": "response.in_progress", "response": response})
         before: Item | None = None
         for output, item in enumerate(items):
-            made, more = self._item(output, item, f"{number}_{output}", model)
+            made, more = self._item(output, item, f"{number}_{output}", _owner(model, key))
             if before:
                 self._issued[before["id"]] = (before, made)
                 if made["type"] == "function_call":
@@ -130,7 +131,7 @@ class ResponsesWire:
         events.append({"type": f"response.{end['status']}", "response": end})
         return [sse({**event, "sequence_number": at}, event["type"]) for at, event in enumerate(events)]
 
-    def _item(self, output: int, item: Item, name: str, model: str) -> tuple[Item, list[Item]]:
+    def _item(self, output: int, item: Item, name: str, owner: str) -> tuple[Item, list[Item]]:
         """The item as it is in the end, and the events that bring it."""
         place = {"output_index": output, "item_id": name}
         match item["type"]:
@@ -142,7 +143,7 @@ class ResponsesWire:
                     "encrypted_content": "incomplete",
                 }
                 summary = [{"type": "summary_text", "text": part} for part in item["parts"]]
-                made = {**start, "summary": summary, "encrypted_content": f"sealed for {model}: {name}"}
+                made = {**start, "summary": summary, "encrypted_content": f"sealed for {owner}: {name}"}
                 if "unsealed" in item:
                     del made["encrypted_content"]
                     made.update(item["unsealed"])
@@ -198,7 +199,7 @@ class ResponsesWire:
     def _parts(self, words: str) -> list[str]:
         return [words[at : at + self.chunk] for at in range(0, len(words), self.chunk)]
 
-    def _check(self, body: Item) -> None:
+    def _check(self, body: Item, owner: str) -> None:
         for name in body.keys() - _TOP:
             raise Refused(f"Unknown parameter: '{name}'.")
         _require(body.get("stream") is True and body.get("store") is False, "stream and store")
@@ -222,17 +223,17 @@ class ResponsesWire:
                 _require(re.fullmatch("[a-zA-Z0-9_-]{1,64}", item["name"]), f"Invalid '{where}.name'")
                 _require(0 < len(item["call_id"]) <= 64, f"Invalid '{where}.call_id': string too long")
                 _require(isinstance(wire_json.read(item["arguments"]), dict), f"{where}: arguments")
-                self._check_call(item, items[index - 1], body["model"])
+                self._check_call(item, items[index - 1], owner)
             elif kind == "message":
                 _require(item["role"] == "assistant" or not wanted, f"No tool output found for function call {wanted}")
                 self._check_message(where, item, items[index + 1 : index + 2])
             else:
-                self._check_reasoning(item, items[index + 1 : index + 2], body["model"])
+                self._check_reasoning(item, items[index + 1 : index + 2], owner)
         _require(not wanted, f"No tool output found for function call {wanted}")
 
-    def _check_call(self, item: Item, before: Item, model: str) -> None:
+    def _check_call(self, item: Item, before: Item, owner: str) -> None:
         reasoning = self._led_to.get(item["call_id"])
-        if reasoning and (reasoning.get("encrypted_content") or "").startswith(f"sealed for {model}:"):
+        if reasoning and (reasoning.get("encrypted_content") or "").startswith(f"sealed for {owner}:"):
             missing = (
                 f"Item '{item['call_id']}' of type 'function_call' was provided without its required 'reasoning' item"
             )
@@ -250,16 +251,20 @@ class ResponsesWire:
             if following and following[0]["type"] in ("reasoning", "function_call") and "phase" not in item:
                 _require(part["text"] not in self._phases, f"{where}: phase was dropped")
 
-    def _check_reasoning(self, item: Item, following: list[Item], model: str) -> None:
+    def _check_reasoning(self, item: Item, following: list[Item], owner: str) -> None:
         issued, led_to = self._issued.get(item["id"], (None, None))
         _require(item == issued, f"Item with id '{item['id']}' not found, or changed")
         missing = "not found. Items are not persisted when `store` is set to false."
         _require(item.get("encrypted_content"), f"Item with id '{item['id']}' {missing}")
-        sealed = f"sealed for {model}:"
+        sealed = f"sealed for {owner}:"
         _require(item["encrypted_content"].startswith(sealed), "The encrypted content could not be verified")
         same = following and led_to and following[0]["type"] == led_to["type"]
         same = same and following[0].get("call_id") == led_to.get("call_id")
         _require(same, f"Item '{item['id']}' of type 'reasoning' was provided without its required following item.")
+
+
+def _owner(model: str, key: str) -> str:
+    return f"{model} of {key}"
 
 
 _PARTS = {

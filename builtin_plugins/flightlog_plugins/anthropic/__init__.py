@@ -11,7 +11,8 @@
         &schema=off                       only the prompt says which JSON is wanted: for models that refuse to
 
 Thinking goes back as it came, as long as the head stays what it was: the provider binds it to all that
-stood before it. Behind another head, with another model and behind a context that was made shorter, it is left out.
+stood before it. Behind another head, with another model, for another account and behind a context that was made
+shorter, it is left out.
 """
 
 from __future__ import annotations

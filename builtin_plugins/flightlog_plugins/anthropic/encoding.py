@@ -65,8 +65,7 @@ def encoded(part: Head | Message) -> bytes:
     """The fragment of `part`: a head, or the role and the content blocks of a message."""
     match part:
         case Head():
-            text = _head(part)
-            return fragment(tag(ADAPTER, text), text)
+            return _head(part)
         case UserMessage():
             return fragment("user", *(parts(part.content, _file, _text) or [_text(NO_WORDS)]))
         case ToolResult():
@@ -89,7 +88,7 @@ def body(fragments: Sequence[bytes]) -> bytes:
     return f'{head[:-1]},"messages":{listed(turns)}}}'.encode()
 
 
-def _head(head: Head) -> str:
+def _head(head: Head) -> bytes:
     model = model_name(head)
     options = model.options
     fields: dict[str, object] = {
@@ -125,7 +124,10 @@ def _head(head: Head) -> str:
                 for index, tool in enumerate(head.tools)
             ]
         )
-    return joined(**texts)
+    text = joined(**texts)
+    # Some models think for one account only.
+    account = [f"{name}={options[name]}" for name in ("base_url", "key_env") if name in options]
+    return fragment(tag(ADAPTER, "\n".join([text, *account])), text)
 
 
 def _output(head: Head, options: Mapping[str, str]) -> dict[str, object]:

@@ -103,8 +103,9 @@ def _head(head: Head) -> bytes:
                 for tool in head.tools
             ]
         )
-    # Whoever encrypted the reasoning is the only one to read it.
-    return fragment(tag(ADAPTER, dumps([model.name, options.get("base_url", "")])), joined(**texts))
+    # Whoever encrypted the reasoning is the only one to read it, and for one account only.
+    bound_to = [model.name, options.get("base_url", ""), *(options[name] for name in ("key_env",) if name in options)]
+    return fragment(tag(ADAPTER, dumps(bound_to)), joined(**texts))
 
 
 def _items(answer: AssistantMessage) -> list[str]:
