@@ -31,6 +31,8 @@ from flightlog_plugins.anthropic.encoding import NO_WORDS, body, encoded
 from flightlog_plugins.wire.sse import Frame
 from support import wire_anthropic
 from support.wire_providers import ANTHROPIC, PROVIDERS, Provider
+from support.wire_recordings import ODD_COUNTS
+from support.wire_server import sse
 
 TOOL = ToolSpec(name="look", description="Look.", parameters='{"type":"object","properties":{}}')
 HEAD = Head(adapter="anthropic", model="m", system="Be brief.", tools=(TOOL,))
@@ -308,9 +310,9 @@ def test_unknown_blocks_go_back_as_they_came() -> None:
         },
         {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": '{"q":'}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": "1}"}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "something_new", "x": 1}},
         {"type": "content_block_stop", "index": 0},
         {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": "Y"}},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "something_new", "x": 1}},
         {"type": "content_block_stop", "index": 1},
         {"type": "something_new"},
         {
@@ -336,8 +338,16 @@ def test_unknown_blocks_go_back_as_they_came() -> None:
         ({"type": "message_delta", "delta": {"stop_reason": "tired"}, "usage": {}}, "protocol"),
         ({"type": "error", "error": {"type": "rate_limit_error", "message": "x"}}, "rate_limit"),
         ({"type": "error", "error": {"type": "api_error", "message": "x"}}, "server"),
-        ({"type": "error", "error": None}, "protocol"),
-        ({"type": "ping"}, "protocol"),
+        ({"type": "error", "error": {"type": "overloaded_error"}}, "overloaded"),
+        ({"type": "error", "error": {"type": "overloaded_error", "message": None}}, "overloaded"),
+        ({"error": {"type": "overloaded_error", "message": "x"}}, "overloaded"),
+        ({"error": {"code": 429, "message": "x"}}, "rate_limit"),
+        ({"type": "error", "error": "busy"}, "server"),
+        ({"type": "error", "error": None}, "server"),
+        ({"type": "ping"}, "cut"),
+        ({"type": "message_delta", "delta": {"stop_reason": None}}, "cut"),
+        ({"type": "message_delta", "delta": None}, "cut"),
+        ({}, "protocol"),
         ([], "protocol"),
     ],
     ids=str,
@@ -345,3 +355,90 @@ def test_unknown_blocks_go_back_as_they_came() -> None:
 def test_what_is_no_answer_has_a_name(frame: object, kind: str) -> None:
     frames = [{"type": "message_start", "message": {"usage": {}}}, frame, {"type": "message_stop"}]
     assert ANTHROPIC.outcome([f"data: {json.dumps(frame)}\n\n".encode() for frame in frames]) == kind
+
+
+BEGIN = {"type": "message_start", "message": {"usage": {"input_tokens": 11, "output_tokens": 1}}}
+SAYS_HI = [
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi."}},
+    {"type": "content_block_stop", "index": 0},
+]
+
+
+def outcome(*events: Any) -> AssistantMessage | str:
+    """What comes of a stream of `events`, which stops because the turn ended unless they say otherwise."""
+    end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 5}}
+    return ANTHROPIC.outcome([sse(event) for event in (*events, end, {"type": "message_stop"})])
+
+
+@pytest.mark.parametrize(
+    ("block", "delta"),
+    [
+        ({"type": "something_new", "text": ""}, {"type": "text_delta", "text": "abc"}),
+        ({"type": "something_new"}, {"type": "something_new", "x": 1}),
+        ({"type": "server_tool_use", "input": {}}, {"type": "input_json_delta", "partial_json": '{"q":'}),
+        ({"type": "server_tool_use", "input": {}}, {"type": "input_json_delta", "partial_json": '{"q":1e999}'}),
+    ],
+    ids=str,
+)
+def test_a_block_that_cannot_be_put_together_is_never_sent_back_and_costs_no_answer(block: Any, delta: Any) -> None:
+    message = outcome(
+        BEGIN,
+        *SAYS_HI,
+        {"type": "content_block_start", "index": 1, "content_block": block},
+        {"type": "content_block_delta", "index": 1, "delta": delta},
+        {"type": "content_block_stop", "index": 1},
+    )
+    assert isinstance(message, AssistantMessage)
+    assert encoded(message) == b'assistant\n{"type":"text","text":"Hi."}'
+
+
+@pytest.mark.parametrize(
+    "block",
+    [{"type": "text"}, {"type": "thinking"}, {"type": "thinking", "thinking": None, "signature": None}],
+    ids=str,
+)
+def test_a_block_may_begin_with_nothing(block: Any) -> None:
+    kind = block["type"]
+    events = [
+        {"type": "content_block_start", "index": 1, "content_block": block},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": f"{kind}_delta", kind: "Hm."}},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "signature_delta", "signature": "s"}},
+        {"type": "content_block_stop", "index": 1},
+    ]
+    message = outcome(BEGIN, *SAYS_HI, *events)
+    assert isinstance(message, AssistantMessage)
+    assert getattr(message.content[1], "text", "") == "Hm."
+
+
+@pytest.mark.parametrize("counts", ODD_COUNTS, ids=str)
+def test_counts_that_are_none_cost_no_answer_and_change_no_other(counts: Any) -> None:
+    usage = {"input_tokens": counts, "output_tokens": counts, "cache_read_input_tokens": counts}
+    more = {"type": "message_delta", "delta": {}, "usage": usage}
+    message = outcome(BEGIN, *SAYS_HI, more)
+    assert isinstance(message, AssistantMessage)
+    assert (message.text, message.input_tokens, message.output_tokens, message.cached_tokens) == ("Hi.", 11, 5, 0)
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, *({"message": odd} for odd in (None, [], *({"usage": odd} for odd in ODD_COUNTS)))], ids=str
+)
+def test_a_beginning_that_counts_nothing_costs_no_answer(fields: Any) -> None:
+    answered = outcome({"type": "message_start", **fields}, *SAYS_HI)
+    assert isinstance(answered, AssistantMessage)
+    assert (answered.text, answered.input_tokens, answered.output_tokens) == ("Hi.", 0, 5)
+
+
+def test_a_count_may_be_a_whole_number_in_any_form() -> None:
+    message = outcome({"type": "message_start", "message": {"usage": {"input_tokens": 11.0}}}, *SAYS_HI)
+    assert isinstance(message, AssistantMessage)
+    assert message.input_tokens == 11
+
+
+def test_what_is_nested_too_deeply_is_a_failure_with_a_name() -> None:
+    end = {"type": "content_block_stop", "index": 1}
+    for levels in range(800, 1000):
+        block = f'{{"type":"something_new","x":{"[" * levels}{"]" * levels}}}'
+        start = f'{{"type":"content_block_start","index":1,"content_block":{block}}}'
+        message = outcome(BEGIN, *SAYS_HI, start, end)
+        assert message == "protocol" or isinstance(message, AssistantMessage)

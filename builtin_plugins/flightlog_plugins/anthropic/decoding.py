@@ -24,9 +24,9 @@ from flightlog_hookspecs import (
     Usage,
 )
 from flightlog_hookspecs.errors import ProviderError
-from flightlog_plugins.wire.failures import failure
 from flightlog_plugins.wire.fragments import kept
-from flightlog_plugins.wire.json_text import dumps, received
+from flightlog_plugins.wire.json_text import count, dumps, inner, object_or_none, received
+from flightlog_plugins.wire.reported import refuse_errors
 from flightlog_plugins.wire.sse import Frame
 
 _FINISH: Final[Mapping[str, FinishReason]] = {
@@ -38,7 +38,22 @@ _FINISH: Final[Mapping[str, FinishReason]] = {
     "refusal": "refusal",
     "pause_turn": "pause",
 }
-_TEXT_OF_DELTA: Final = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+_COUNTS: Final = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+
+
+@define
+class _Open:
+    """A block that is being streamed: what it began as, and the pieces that came for it."""
+
+    block: dict[str, Any]
+    pieces: list[str] = field(factory=list)
+    lost: bool = False
+    """Whether more came for it that nobody here can put together."""
+
+    def more(self, piece: str) -> str:
+        """Add `piece`."""
+        self.pieces.append(piece)
+        return piece
 
 
 @define
@@ -46,9 +61,8 @@ class Reading:
     """Reads one stream, frame by frame. Thinking is kept for heads with `tag`."""
 
     tag: str
-    _blocks: dict[int, dict[str, Any]] = field(factory=dict, init=False)
-    _pieces: dict[int, list[str]] = field(factory=dict, init=False)
-    _usage: dict[str, Any] = field(factory=dict, init=False)
+    _open: dict[int, _Open] = field(factory=dict, init=False)
+    _usage: dict[str, int] = field(factory=dict, init=False)
     _stopped: str = field(default="", init=False)
 
     def read(self, frame: Frame | None) -> list[BlockEvent]:
@@ -59,9 +73,10 @@ class Reading:
         if frame is None:
             return []
         event = received(frame.data)
+        refuse_errors(event)
         try:
             return self._read(event)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ProviderError(
                 "protocol", f"the provider sent a malformed {event.get('type')!r}: {type(error).__name__}: {error}"
             ) from None
@@ -69,8 +84,7 @@ class Reading:
     def _read(self, event: dict[str, Any]) -> list[BlockEvent]:
         match event["type"]:
             case "message_start":
-                self._usage.update(_counted(event["message"]["usage"]))
-                return [_usage(self._usage)]
+                return [self._counted(inner(event, "message"))]
             case "content_block_start":
                 return self._start(event["index"], event["content_block"])
             case "content_block_delta":
@@ -78,20 +92,15 @@ class Reading:
             case "content_block_stop":
                 return self._end(event["index"])
             case "message_delta":
-                # What is counted is the total so far, and what is absent is as before.
-                self._usage.update(_counted(event.get("usage") or {}))
-                self._stopped = event["delta"].get("stop_reason") or self._stopped
-                return [_usage(self._usage)]
+                self._stopped = inner(event, "delta").get("stop_reason") or self._stopped
+                return [self._counted(event)]
             case "message_stop":
                 return [Finish(reason=self._reason())]
-            case "error":
-                error = event["error"]
-                raise failure(error["message"], types=(error["type"],))
             case _:
                 return []  # a ping, or something newer than this adapter
 
     def _start(self, index: int, block: dict[str, Any]) -> list[BlockEvent]:
-        self._blocks[index], self._pieces[index] = block, []
+        self._open[index] = _Open(block)
         kind = _kind(block)
         if kind == "tool_call":
             return [BlockStart(index=index, type=kind, call_id=block["id"], name=block["name"])]
@@ -103,57 +112,68 @@ class Reading:
         return [start]
 
     def _delta(self, index: int, delta: dict[str, Any]) -> list[BlockEvent]:
-        block = self._blocks[index]
-        kind = delta["type"]
-        if kind == "signature_delta":
-            block["signature"] = delta["signature"]
-        if kind not in _TEXT_OF_DELTA:
-            return []
-        text = delta[_TEXT_OF_DELTA[kind]]
-        self._pieces[index].append(text)
-        match kind, block["type"]:
+        opened = self._open[index]
+        match delta["type"], opened.block["type"]:
             case "text_delta", "text":
-                return [TextDelta(index=index, text=text)]
+                return [TextDelta(index=index, text=opened.more(delta["text"]))]
             case "thinking_delta", "thinking":
-                return [ThinkingDelta(index=index, text=text)]
+                return [ThinkingDelta(index=index, text=opened.more(delta["thinking"]))]
             case "input_json_delta", "tool_use":
-                return [ToolCallDelta(index=index, text=text)]
-            case _, "text" | "thinking" | "tool_use":
-                raise ProviderError("protocol", f"the provider sent a {kind!r} for a block of {block['type']!r}")
-            case _:
-                return []
+                return [ToolCallDelta(index=index, text=opened.more(delta["partial_json"]))]
+            case "text_delta" | "thinking_delta" | "input_json_delta" as kind, "text" | "thinking" | "tool_use" as of:
+                raise ProviderError("protocol", f"the provider sent a {kind!r} for a block of {of!r}")
+            case "signature_delta", _:
+                opened.block["signature"] = delta["signature"]
+            case "input_json_delta", _:
+                opened.more(delta["partial_json"])
+            case _, kind if kind not in ("text", "thinking", "tool_use"):
+                opened.lost = True
+        return []
 
     def _end(self, index: int) -> list[BlockEvent]:
-        block, streamed = self._blocks[index], "".join(self._pieces[index])
-        complete = _complete(block, streamed, self.tag)
+        opened = self._open[index]
+        complete = _complete(opened, self.tag)
         end = BlockEnd(index=index, block=complete)
-        if isinstance(complete, ToolCallBlock) and not streamed and block.get("input"):
+        if isinstance(complete, ToolCallBlock) and not any(opened.pieces) and opened.block.get("input"):
             return [ToolCallDelta(index=index, text=complete.arguments), end]  # it came whole, with the beginning
         return [end]
 
+    def _counted(self, holder: dict[str, Any]) -> Usage:
+        """The counts with those in `holder`: totals so far. What is absent, or no count, is as before."""
+        given = inner(holder, "usage")
+        self._usage.update({name: found for name in _COUNTS if (found := count(given.get(name))) is not None})
+        sent, generated, cached, written = (self._usage.get(name, 0) for name in _COUNTS)
+        return Usage(input_tokens=sent, output_tokens=generated, cached_tokens=cached, cache_write_tokens=written)
+
     def _reason(self) -> FinishReason:
+        if not self._stopped:
+            raise ProviderError("cut", "the provider ended the stream without a reason to stop")
         if self._stopped not in _FINISH:
             raise ProviderError("protocol", f"the provider stopped for an unknown reason: {self._stopped!r}")
         return _FINISH[self._stopped]
 
 
-def _complete(block: dict[str, Any], streamed: str, tag: str) -> Block:
-    """The block that began as `block` and went on with `streamed`."""
+def _complete(opened: _Open, tag: str) -> Block:
+    """The block as it is in the end."""
+    block, streamed = opened.block, "".join(opened.pieces)
     match block["type"]:
         case "text":
-            return TextBlock(text=block["text"] + streamed)
+            return TextBlock(text=(block.get("text") or "") + streamed)
         case "tool_use":
             given = block.get("input")
             raw = streamed or (dumps(given) if given else "{}")
             return ToolCallBlock(call_id=block["id"], name=block["name"], arguments=raw)
         case "thinking":
-            block["thinking"] += streamed
-            if not block.get("signature"):
-                return ThinkingBlock(text=block["thinking"])  # nothing proves it, so it cannot go back
-        case _ if streamed:
-            block["input"] = received(streamed)
-    # Thinking, redacted thinking and kinds that this adapter does not know go back as they came.
-    return ThinkingBlock(text=block.get("thinking", ""), replay=kept(tag, block=block))
+            text = (block.get("thinking") or "") + streamed
+            # What nothing proves cannot go back.
+            replay = kept(tag, block={**block, "thinking": text}) if block.get("signature") else ""
+            return ThinkingBlock(text=text, replay=replay)
+        case _:
+            # Redacted thinking and kinds that this adapter does not know go back as they came, or not at all.
+            given = object_or_none(streamed) if streamed else {}
+            if opened.lost or given is None:
+                return ThinkingBlock(text="")
+            return ThinkingBlock(text="", replay=kept(tag, block={**block, "input": given} if streamed else block))
 
 
 def _kind(block: dict[str, Any]) -> BlockType:
@@ -164,16 +184,3 @@ def _kind(block: dict[str, Any]) -> BlockType:
             return "tool_call"
         case _:
             return "thinking"
-
-
-def _counted(usage: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: count for name, count in usage.items() if count is not None}
-
-
-def _usage(usage: Mapping[str, Any]) -> Usage:
-    return Usage(
-        input_tokens=usage.get("input_tokens", 0),
-        output_tokens=usage.get("output_tokens", 0),
-        cached_tokens=usage.get("cache_read_input_tokens", 0),
-        cache_write_tokens=usage.get("cache_creation_input_tokens", 0),
-    )
