@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flightlog_hookspecs import AssistantMessage, TextBlock, ThinkingBlock, ToolCallBlock
 from support import wire_responses
 from support.wire_kernels import ONCE, answers_of, asked, wired
 from support.wire_providers import RESPONSES
+from support.wire_recordings import ODD_COUNTS
 from support.wire_server import served, sse
 
 
@@ -44,6 +47,26 @@ def test_reasoning_goes_into_the_log_whole_and_without_what_the_server_keeps_for
 @pytest.mark.parametrize("at", range(1, len(FULL) - 1))
 def test_an_event_that_is_lost_is_noticed(at: int) -> None:
     assert outcome([*FULL[:at], *FULL[at + 1 :]]) == "transport"
+
+
+def renumbered(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**event, "sequence_number": number} for number, event in enumerate(events)]
+
+
+KEPT_ALIVE: list[dict[str, Any]] = [{"type": "keepalive", "sequence_number": number} for number in (0, 1, 7, 100)]
+
+
+@given(st.lists(st.tuples(st.integers(0, len(FULL)), st.sampled_from(KEPT_ALIVE))), st.booleans())
+def test_what_keeps_a_connection_alive_has_any_number(alive: list[tuple[int, Any]], counts: bool) -> None:
+    events = list(FULL)
+    for at, event in sorted(alive, key=lambda pair: pair[0], reverse=True):
+        events.insert(at, event)
+    assert outcome(renumbered(events) if counts else events) == outcome(FULL)
+
+
+@pytest.mark.parametrize("at", range(1, len(FULL) - 1))
+def test_an_event_that_is_lost_is_noticed_though_the_connection_was_kept_alive_before(at: int) -> None:
+    assert outcome([*FULL[: at - 1], KEPT_ALIVE[-1], FULL[at - 1], *FULL[at + 1 :]]) == "transport"
 
 
 @pytest.mark.parametrize("at", [at for at, event in enumerate(FULL) if event["type"].endswith("_text.delta")])
@@ -97,9 +120,17 @@ def test_an_answer_that_is_capped_in_the_middle_of_its_words_keeps_those() -> No
         ),
         ({"type": "response.failed", "response": {"error": {"code": "bio_policy", "message": "x"}}}, "filter"),
         ({"type": "response.failed", "response": {}}, "server"),
+        ({"type": "response.failed", "response": None}, "server"),
+        ({"type": "response.failed", "response": {"error": "busy"}}, "server"),
+        ({"type": "response.failed", "response": {"error": {"code": "new", "type": "overloaded_error"}}}, "overloaded"),
+        ({"type": "response.failed", "response": {"error": {"type": "invalid_request_error"}}}, "bad_request"),
         ({"type": "error", "code": "server_overloaded", "message": "x", "param": None}, "overloaded"),
         ({"type": "error", "error": {"type": "server_error", "code": None, "message": "x"}}, "server"),
         ({"type": "error", "code": "context_length_exceeded", "message": "x"}, "context_overflow"),
+        ({"type": "error", "error": "busy"}, "server"),
+        ({"error": {"message": "x", "type": "server_error", "code": None}}, "server"),
+        ({"error": {"message": "x", "code": "context_length_exceeded"}}, "context_overflow"),
+        ({"error": "busy"}, "server"),
         ({"type": "response.incomplete", "response": {"incomplete_details": {"reason": "tired"}}}, "protocol"),
         ({"type": "response.incomplete", "response": {}}, "protocol"),
         ({"type": "response.cancelled", "response": {}}, "server"),
@@ -144,3 +175,28 @@ def test_reasoning_that_led_to_nothing_is_not_sent_back() -> None:
     assert isinstance(message.content[-1], ThinkingBlock)
     adapter = RESPONSES.plugin.adapter()
     assert b"reasoning" not in adapter.encode(message)
+
+
+@pytest.mark.parametrize("odd", ODD_COUNTS, ids=str)
+def test_counts_that_are_none_cost_no_answer(odd: Any) -> None:
+    usage = {"input_tokens": odd, "output_tokens": 9, "input_tokens_details": {"cached_tokens": odd}}
+    for counts in (odd, usage, {"input_tokens_details": odd, "output_tokens": odd}):
+        message = outcome([*FULL[:-1], {**FULL[-1], "response": {"usage": counts}}])
+        assert isinstance(message, AssistantMessage)
+        assert (message.input_tokens, message.cached_tokens) == (0, 0)
+        assert message.output_tokens == (9 if counts is usage else 0)
+
+
+@pytest.mark.parametrize("fields", [{}, {"response": None}, {"response": []}], ids=str)
+def test_an_end_that_says_nothing_more_costs_no_answer(fields: Any) -> None:
+    last = {"type": "response.completed", "sequence_number": FULL[-1]["sequence_number"], **fields}
+    assert isinstance(outcome([*FULL[:-1], last]), AssistantMessage)
+
+
+def test_what_is_nested_too_deeply_is_a_failure_with_a_name() -> None:
+    start = {"type": "response.output_item.added", "output_index": 9, "item": {"type": "new"}}
+    for levels in range(800, 1000):
+        item = f'{{"type":"new","x":{"[" * levels}{"]" * levels}}}'
+        deep = f'{{"type":"response.output_item.done","output_index":9,"item":{item}}}'
+        message = RESPONSES.outcome([sse(event) for event in (start, deep, {"type": "response.completed"})])
+        assert message in ("protocol", "empty")

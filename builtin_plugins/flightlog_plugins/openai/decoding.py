@@ -26,9 +26,9 @@ from flightlog_hookspecs import (
     ToolCallDelta,
 )
 from flightlog_hookspecs.errors import ProviderError
-from flightlog_plugins.wire.failures import failure
 from flightlog_plugins.wire.fragments import kept
-from flightlog_plugins.wire.json_text import paired, received
+from flightlog_plugins.wire.json_text import count, inner, paired, received
+from flightlog_plugins.wire.reported import refuse_errors, reported
 from flightlog_plugins.wire.sse import Frame
 from flightlog_plugins.wire.tokens import counted
 
@@ -79,6 +79,7 @@ class Reading:
     _count: int = field(default=0, init=False)
     _open: dict[Key, _Open] = field(factory=dict, init=False)
     _number: int | None = field(default=None, init=False)
+    _unsure: int = field(default=0, init=False)
     _phases: list[str | None] = field(factory=list, init=False)
     _parts: int = field(default=0, init=False)
     _called: bool = field(default=False, init=False)
@@ -92,20 +93,23 @@ class Reading:
         if frame is None or frame.data.strip() == "[DONE]":
             return []
         event = received(frame.data)
+        refuse_errors(event)
         try:
-            self._check_number(event.get("sequence_number"))
+            self._check_number(event)
             return self._read(event)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ProviderError(
                 "protocol", f"the provider sent a malformed {event.get('type')!r}: {type(error).__name__}: {error}"
             ) from None
 
-    def _check_number(self, number: object) -> None:
-        if not isinstance(number, int):
-            return
-        if self._number is not None and number != self._number + 1:
-            raise ProviderError("transport", f"event {number} came after event {self._number}: some were lost")
-        self._number = number
+    def _check_number(self, event: dict[str, Any]) -> None:
+        number = event.get("sequence_number")
+        if event.get("type") == "keepalive":
+            self._unsure += 1  # it has a number of its own, or the next one
+        elif isinstance(number, int):
+            if self._number is not None and not 1 <= number - self._number <= 1 + self._unsure:
+                raise ProviderError("transport", f"event {number} came after event {self._number}: some were lost")
+            self._number, self._unsure = number, 0
 
     def _read(self, event: dict[str, Any]) -> list[BlockEvent]:
         match event["type"]:
@@ -127,17 +131,13 @@ class Reading:
                 return self._delta((event["output_index"], _WHOLE), ThinkingDelta, "\n\n")
             case "response.completed":
                 reason: FinishReason = "tool_calls" if self._called else "refusal" if self._refused else "stop"
-                return self._finish(event["response"], reason)
+                return self._finish(inner(event, "response"), reason)
             case "response.incomplete":
                 return self._incomplete(event["response"])
             case "response.failed":
-                error = event["response"].get("error") or {}
-                raise failure(error.get("message") or "", types=(error.get("code"),))
+                raise reported(inner(event, "response").get("error") or {})
             case "response.cancelled":
                 raise ProviderError("server", "the provider cancelled the response")
-            case "error":
-                error = event.get("error") or event
-                raise failure(error.get("message") or "", types=(error.get("code"), error.get("type")))
             case _:
                 return []
 
@@ -202,18 +202,16 @@ class Reading:
         return [*closing, *self._finish(response, _INCOMPLETE[reason])]
 
     def _finish(self, response: dict[str, Any], reason: FinishReason) -> list[BlockEvent]:
-        usage = response.get("usage") or {}
-        details = usage.get("input_tokens_details") or {}
+        usage = inner(response, "usage")
+        details = inner(usage, "input_tokens_details")
         replay = kept(self.tag, phases=self._phases) if any(self._phases) else ""
-        return [
-            counted(
-                usage.get("input_tokens") or 0,
-                usage.get("output_tokens") or 0,
-                details.get("cached_tokens") or 0,
-                details.get("cache_write_tokens") or 0,
-            ),
-            Finish(reason=reason, replay=replay),
-        ]
+        counts = (
+            usage.get("input_tokens"),
+            usage.get("output_tokens"),
+            details.get("cached_tokens"),
+            details.get("cache_write_tokens"),
+        )
+        return [counted(*(count(given) or 0 for given in counts)), Finish(reason=reason, replay=replay)]
 
 
 def _rest(opened: _Open, kind: type[TextDelta | ToolCallDelta], whole: str) -> list[BlockEvent]:
