@@ -365,10 +365,36 @@ SAYS_HI = [
 ]
 
 
-def outcome(*events: Any) -> AssistantMessage | str:
-    """What comes of a stream of `events`, which stops because the turn ended unless they say otherwise."""
-    end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 5}}
+def outcome(*events: Any, stop: str = "end_turn") -> AssistantMessage | str:
+    """What comes of a stream of `events` that ends for the reason `stop`."""
+    end = {"type": "message_delta", "delta": {"stop_reason": stop}, "usage": {"output_tokens": 5}}
     return ANTHROPIC.outcome([sse(event) for event in (*events, end, {"type": "message_stop"})])
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        (),
+        ({"type": "text", "text": " "},),
+        ({"type": "thinking", "thinking": "Hm.", "signature": "s"},),
+        ({"type": "text", "text": ""}, {"type": "tool_use", "id": "a", "name": "look", "input": {"where": "u"}}),
+    ],
+    ids=str,
+)
+def test_a_window_that_is_full_before_there_are_words_is_an_overflow(begun: tuple[Any, ...]) -> None:
+    blocks = [
+        event
+        for index, block in enumerate(begun, 1)
+        for event in (
+            {"type": "content_block_start", "index": index, "content_block": block},
+            {"type": "content_block_stop", "index": index},
+        )
+    ]
+    full = "model_context_window_exceeded"
+    assert outcome(BEGIN, *blocks, stop=full) == "context_overflow"
+    capped = outcome(BEGIN, *SAYS_HI, *blocks, stop=full)
+    assert isinstance(capped, AssistantMessage)
+    assert (capped.text.strip(), capped.finish) == ("Hi.", "length")
 
 
 @pytest.mark.parametrize(

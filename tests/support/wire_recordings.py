@@ -114,6 +114,11 @@ ANTHROPIC_RECORDINGS = [
     said_then("stop_sequence", "stop_sequence", stop_sequence="x"),
     said_then("max_tokens", "length"),
     said_then("model_context_window_exceeded", "length"),
+    Recording(
+        name="window-exceeded-without-words",
+        frames=frames(BEGIN, because("model_context_window_exceeded"), END),
+        failure="context_overflow",
+    ),
     said_then("pause_turn", "pause"),
     said_then("refusal", "refusal", stop_details={"category": "cyber", "explanation": "no"}),
     Recording(

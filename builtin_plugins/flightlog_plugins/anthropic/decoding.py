@@ -64,6 +64,7 @@ class Reading:
     _open: dict[int, _Open] = field(factory=dict, init=False)
     _usage: dict[str, int] = field(factory=dict, init=False)
     _stopped: str = field(default="", init=False)
+    _spoken: bool = field(default=False, init=False)
 
     def read(self, frame: Frame | None) -> list[BlockEvent]:
         """What `frame` means. Nothing follows from the end of the stream: a whole one has said that it stops.
@@ -133,6 +134,7 @@ class Reading:
     def _end(self, index: int) -> list[BlockEvent]:
         opened = self._open[index]
         complete = _complete(opened, self.tag)
+        self._spoken = self._spoken or (isinstance(complete, TextBlock) and bool(complete.text.strip()))
         end = BlockEnd(index=index, block=complete)
         if isinstance(complete, ToolCallBlock) and not any(opened.pieces) and opened.block.get("input"):
             return [ToolCallDelta(index=index, text=complete.arguments), end]  # it came whole, with the beginning
@@ -150,6 +152,8 @@ class Reading:
             raise ProviderError("cut", "the provider ended the stream without a reason to stop")
         if self._stopped not in _FINISH:
             raise ProviderError("protocol", f"the provider stopped for an unknown reason: {self._stopped!r}")
+        if self._stopped == "model_context_window_exceeded" and not self._spoken:
+            raise ProviderError("context_overflow", "the context window was full before the answer began")
         return _FINISH[self._stopped]
 
 
