@@ -11,7 +11,8 @@ from attrs import evolve
 from openai.types.responses import ResponseError
 
 from flightlog_hookspecs.events import RequestFailed, RequestRetry
-from flightlog_plugins.wire.failures import failure, reported, retry_after_s
+from flightlog_plugins.wire.failures import failure, retry_after_s
+from flightlog_plugins.wire.reported import said_in
 from support.kernels import SOON, events_of
 from support.wire_kernels import ONCE, asked, wired
 from support.wire_providers import PROVIDERS, Provider
@@ -220,7 +221,7 @@ def test_every_code_that_openai_gives_a_response_has_a_kind_of_its_own() -> None
 def test_what_an_error_body_says_is_found_in_whatever_shape(
     body: object, message: str | None, types: tuple[object, ...]
 ) -> None:
-    assert reported(body) == (message, types)
+    assert said_in(body) == (message, types)
 
 
 @providers

@@ -22,7 +22,7 @@ CALLS = (
 HI = (TextBlock(text="Hi."),)
 USAGE = Usage(input_tokens=11, cached_tokens=7, cache_write_tokens=5, output_tokens=9)
 
-ODD_COUNTS = (None, "12", -3, 1.5, float("nan"), float("inf"), True, [], {"of": 3})
+ODD_COUNTS = (None, "12", -3, float("nan"), float("inf"), True, [], {"of": 3})
 """What stands in the place of a count and is none."""
 
 

@@ -25,9 +25,10 @@ from flightlog_hookspecs import (
 )
 from flightlog_hookspecs.errors import ProviderError
 from flightlog_plugins.wire.fragments import kept
-from flightlog_plugins.wire.json_text import count, dumps, inner, object_or_none, received
+from flightlog_plugins.wire.json_text import dumps, inner, object_or_none, received
 from flightlog_plugins.wire.reported import refuse_errors
 from flightlog_plugins.wire.sse import Frame
+from flightlog_plugins.wire.tokens import count
 
 _FINISH: Final[Mapping[str, FinishReason]] = {
     "end_turn": "stop",

@@ -27,7 +27,7 @@ from flightlog_hookspecs import (
 )
 from flightlog_hookspecs.errors import ProviderError
 from flightlog_plugins.wire.fragments import kept
-from flightlog_plugins.wire.json_text import count, inner, paired, received
+from flightlog_plugins.wire.json_text import inner, paired, received
 from flightlog_plugins.wire.reported import refuse_errors, reported
 from flightlog_plugins.wire.sse import Frame
 from flightlog_plugins.wire.tokens import counted
@@ -205,13 +205,13 @@ class Reading:
         usage = inner(response, "usage")
         details = inner(usage, "input_tokens_details")
         replay = kept(self.tag, phases=self._phases) if any(self._phases) else ""
-        counts = (
+        tokens = counted(
             usage.get("input_tokens"),
             usage.get("output_tokens"),
             details.get("cached_tokens"),
             details.get("cache_write_tokens"),
         )
-        return [counted(*(count(given) or 0 for given in counts)), Finish(reason=reason, replay=replay)]
+        return [*([tokens] if tokens else []), Finish(reason=reason, replay=replay)]
 
 
 def _rest(opened: _Open, kind: type[TextDelta | ToolCallDelta], whole: str) -> list[BlockEvent]:

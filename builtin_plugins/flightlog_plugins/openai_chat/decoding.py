@@ -26,9 +26,9 @@ from flightlog_hookspecs.errors import FailureKind, ProviderError
 from flightlog_plugins.openai_chat.calls import Call, Calls, Piece, piece_of
 from flightlog_plugins.openai_chat.encoding import REASONING_FIELDS
 from flightlog_plugins.openai_chat.usage import usage_in
-from flightlog_plugins.wire.failures import failure
 from flightlog_plugins.wire.fragments import kept
 from flightlog_plugins.wire.json_text import is_object, received
+from flightlog_plugins.wire.reported import reported
 from flightlog_plugins.wire.sse import Frame
 
 _FINISH: Final[Mapping[str, FinishReason]] = {
@@ -95,17 +95,14 @@ class Reading:
 
     def _read(self, chunk: dict[str, Any]) -> list[BlockEvent]:
         if error := chunk.get("error"):
-            detail = error if isinstance(error, dict) else {"message": str(error)}
-            code = detail.get("code")
-            status = code if isinstance(code, int) else None
-            raise failure(str(detail.get("message") or ""), types=(code, detail.get("type")), status=status)
+            raise reported(error)
         events: list[BlockEvent] = []
         # Nothing counts behind the reason to stop, but for the tokens.
         if (choices := chunk.get("choices")) and self._reason is None:
             events += self._delta(choices[0].get("delta") or {})
             if reason := choices[0].get("finish_reason"):
                 events += self._stop(reason)
-        if usage := usage_in(chunk.get("usage")):
+        if usage := usage_in(chunk):
             self._output_tokens = usage.output_tokens
             events.append(usage)
         return events

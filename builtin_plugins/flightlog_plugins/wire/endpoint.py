@@ -15,8 +15,9 @@ from attrs import define, field, frozen
 
 from flightlog_hookspecs import Alive, BlockEvent, Finish
 from flightlog_hookspecs.errors import ProviderError
-from flightlog_plugins.wire.failures import failure, one_line, reported
+from flightlog_plugins.wire.failures import one_line
 from flightlog_plugins.wire.model_name import ModelName
+from flightlog_plugins.wire.reported import reported
 from flightlog_plugins.wire.sse import Frame, SseReader
 
 LINGER_S = 0.5
@@ -156,8 +157,7 @@ async def _raise_reported(response: Any, client: _Client, model: ModelName) -> N
         body = json.loads(raw)
         first = body[0] if isinstance(body, list) and body else body
         if isinstance(first, dict) and first.get("error"):
-            message, types = reported(first)
-            raise _kept_secret(failure(message or "", types=types, headers=response.headers), client.key)
+            raise _kept_secret(reported(first, headers=response.headers), client.key)
 
 
 async def _drain(chunks: AsyncIterator[bytes], limit_s: float) -> None:
@@ -210,9 +210,8 @@ def _explained(client: _Client, model: ModelName) -> Iterator[None]:
 
 def _refused(error: Any, client: _Client, model: ModelName) -> ProviderError:
     """The failure in an answer with an error status."""
-    message, types = reported(error.body)
     status = error.status_code
-    refusal = failure(message or str(error.message), types=types, status=status, headers=error.response.headers)
+    refusal = reported(error.body, otherwise=str(error.message), status=status, headers=error.response.headers)
     advice = ""
     if refusal.kind == "auth":
         advice = f"; check the environment variable {client.key_env}"

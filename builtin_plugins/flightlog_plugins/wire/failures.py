@@ -116,20 +116,6 @@ def _kind_of(status: int) -> FailureKind:
     return _KIND_OF_STATUS.get(status, "server" if status >= 500 else "bad_request")
 
 
-def reported(body: object) -> tuple[str | None, tuple[object, ...]]:
-    """What an error body says, and the code and the type it gives that, in the shapes that servers have for it."""
-    while isinstance(body, list) and body:  # Gemini's, and what FastAPI says of fields
-        body = body[0]
-    if not isinstance(body, Mapping):
-        return (body if isinstance(body, str) else None), ()
-    for name in ("error", "detail"):
-        if body.get(name):
-            message, types = reported(body[name])
-            return message, (*types, body.get("code"), body.get("type"))
-    said = [body[name] for name in ("message", "msg") if isinstance(body.get(name), str)]
-    return (said[0] if said else None), (body.get("code"), body.get("type"))
-
-
 def one_line(message: str) -> str:
     """`message` without line breaks and not too long."""
     return " ".join(message.split())[:MESSAGE_MAX_CHARS]

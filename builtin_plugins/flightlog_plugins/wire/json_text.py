@@ -74,13 +74,6 @@ def inner(value: object, name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def count(value: object) -> int | None:
-    """`value` as the count that it is, None if it is none: what a provider counts never costs an answer."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return value if type(value) is int and value >= 0 else None
-
-
 def _is_within(value: object, levels: int) -> bool:
     """Whether `value` has no more than `levels` levels."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
