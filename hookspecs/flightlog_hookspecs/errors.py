@@ -6,7 +6,7 @@ that catches `FlightlogError` must never catch a bug of the kernel with it.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 FailureKind = Literal[
     "auth",
@@ -29,6 +29,11 @@ FailureKind = Literal[
 
 RETRYABLE: frozenset[FailureKind] = frozenset(
     {"rate_limit", "overloaded", "server", "transport", "timeout", "cut", "empty", "interrupted"}
+)
+
+
+_VERIFY_AND_REPAIR: Final = (
+    "`flightlog verify` lists every violation; restore a backup, or keep what is sound with `flightlog repair`."
 )
 
 
@@ -72,12 +77,11 @@ class DiskFull(StoreError):
 class LogCorrupt(StoreError):
     """The log breaks a rule, so it was refused as it is. Names the session, the row and the rule."""
 
-    def __init__(self, session: str, seq: int | None, rule: str, detail: str) -> None:
+    def __init__(
+        self, session: str, seq: int | None, rule: str, detail: str, *, advice: str = _VERIFY_AND_REPAIR
+    ) -> None:
         where = f"session {session!r}" + (f", seq {seq}" if seq is not None else "")
-        super().__init__(
-            f"{where}: {detail} (rule {rule}). The file was not changed; "
-            "`flightlog verify` lists every violation; restore a backup, or keep what is sound with `flightlog repair`."
-        )
+        super().__init__(f"{where}: {detail} (rule {rule}). The file was not changed; {advice}")
         self.session = session
         self.seq = seq
         self.rule = rule

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,88 +14,18 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 import flightlog
-from flightlog import RepairReport
 from flightlog.store.log_file import open_log_file
 from flightlog.testing import FakeModel, calls
 from flightlog_hookspecs import tool
 from flightlog_hookspecs.errors import HeadMismatch, LogCorrupt, NotAFlightlog, SchemaTooNew, StoreError
-from flightlog_hookspecs.events import Record, SessionCreated, SessionRepaired, ToolResult
+from flightlog_hookspecs.events import Record, SessionRepaired, ToolResult
 from support import kernels
 from support.damage import PAGE_BYTES, PLACES, STRUCTURES, SURGERY, TABLES, VALUES, Image, flipped, operate, unguarded
 from support.files import Pen, content, look, opened, photograph, plain, rich
+from support.repairs import check_repair, check_sound, uid_of
 
-Content = dict[str, list[Record]]
 FEW = settings(max_examples=settings.default.max_examples // 2)
 """Each example opens a file a dozen times."""
-
-
-def uid_of(records: list[Record]) -> str:
-    created = records[0].event
-    assert isinstance(created, SessionCreated)
-    return created.uid
-
-
-def check_repair(path: Path, whole: Content, durable: dict[str, int]) -> str:
-    """Repair the log at `path`, which once said `whole`, and check what came of it."""
-    before = photograph(path.parent)
-    try:
-        dry = flightlog.repair(path)
-    except StoreError as error:
-        with pytest.raises(type(error)):
-            flightlog.repair(path, dry_run=False)
-        left = photograph(path.parent)
-        assert {name: left[name] for name in before} == before, "what cannot be repaired was changed"
-        return type(error).__name__
-    seen = photograph(path.parent)
-    assert {name: seen[name] for name in before} == before, "a dry run changed something"
-    assert dry.backup is None
-    done = flightlog.repair(path, dry_run=False)
-    assert (done.sessions, done.letters) == (dry.sessions, dry.letters), "it does what the dry run said"
-    assert done.damaged == dry.damaged  # in a file that it may write, SQLite words the problems otherwise
-    if done.damaged:
-        assert done.backup is not None
-        for suffix in ("", "-wal", "-head"):
-            if f"{path.name}{suffix}" in before:
-                kept = Path(f"{done.backup}{suffix}").read_bytes()
-                assert kept == before[f"{path.name}{suffix}"][1], f"the copy of the damaged {suffix or 'file'} differs"
-    check_sound(path)
-    check_nothing_lost_in_silence(content(path), whole, durable, done)
-    assert not flightlog.repair(path).damaged, "a repaired log is sound"
-    for name in [name for name in photograph(path.parent) if ".damaged-" in name]:
-        (path.parent / name).unlink()
-    return "repaired" if done.damaged else "nothing to repair"
-
-
-def check_sound(path: Path) -> None:
-    """The log opens, to read and to write, and all of it can be verified."""
-    with flightlog.open_log(path, discover=False) as log:
-        log.check_file()
-        for name in log.names():
-            log.session(name).verify()
-    open_log_file(str(path), create=False).close(clean=True)
-
-
-def check_nothing_lost_in_silence(
-    found: Content, whole: Content, durable: dict[str, int], report: RepairReport
-) -> None:
-    """Each session is a prefix of what it was; one that is shorter says so, in the log or in the report."""
-    by_uid = {uid_of(records): records for records in found.values()}
-    originals = {uid_of(records): (name, records) for name, records in whole.items()}
-    assert by_uid.keys() <= originals.keys()
-    losses = {loss.session: loss for loss in report.sessions}
-    for uid, (name, records) in originals.items():
-        kept = [evolve(record, session=name) for record in by_uid.get(uid, [])]
-        last = kept[-1].event if kept else None
-        if isinstance(last, SessionRepaired):
-            kept.pop()
-            loss = losses[by_uid[uid][0].session]
-            assert (loss.kept, loss.dropped, loss.seq) == (len(kept), last.dropped, len(kept) + 1)
-            assert (loss.rule, loss.detail, loss.digest) == (last.rule, last.detail, last.digest)
-            assert os.path.basename(report.backup or "") == last.backup
-        elif len(kept) < durable[name]:
-            assert not kept, f"{name} was shortened to {len(kept)} rows without a word"
-            assert any(loss.kept == 0 for loss in report.sessions) or report.problems, f"{name} vanished"
-        assert kept == records[: len(kept)], f"{name} says something else"
 
 
 @FEW
@@ -403,7 +332,7 @@ def test_what_sqlite_can_make_nothing_of_is_refused_with_what_to_do(path: Path) 
     data = path.read_bytes()
     path.write_bytes(data[:100] + b"\xff" * (len(data) - 100))
     before = photograph(path.parent)
-    with pytest.raises(LogCorrupt):
+    with pytest.raises(LogCorrupt, match="no repair can keep anything of it: restore a backup"):
         flightlog.repair(path, dry_run=False)
     after = photograph(path.parent)
     assert {name: after[name] for name in before} == before

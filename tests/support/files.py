@@ -156,11 +156,11 @@ PICTURE = FileBlock.of(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4, name="cat.p
 LETTERED = FileBlock.of(b"%PDF-1.7 in a letter", name="letter.pdf")
 
 
-def rich(path: Path) -> None:
+def rich(path: Path, large: int = 70_000) -> None:
     """A log with something in every table: streams, tools, a large payload, files, two sessions, an open inbox."""
     model = FakeModel(
         [
-            [*words("I will shout.", chunk=3), *calls(("shout", {"text": "x" * 70_000}), ("whisper", {}))],
+            [*words("I will shout.", chunk=3), *calls(("shout", {"text": "x" * large}), ("whisper", {}))],
             words("Dönè, and nothing else is to be said about it.", chunk=5),
         ]
     )

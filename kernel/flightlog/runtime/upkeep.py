@@ -33,7 +33,7 @@ def repair(path: str | os.PathLike[str], *, dry_run: bool = True, clock: Clock |
     Killed anywhere, the old file or the new one stands there whole.
 
     Raises `FileInUse` while anybody has the file open, `NotAFlightlog` and `SchemaTooNew` for what is not
-    damaged but foreign, `LogCorrupt` when SQLite can make nothing of it.
+    damaged but foreign, `LogCorrupt` when nothing of it can be kept.
     """
     clock = clock or Clock()
     now_us = clock.now_us()

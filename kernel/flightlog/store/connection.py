@@ -103,6 +103,13 @@ class ApswDatabase(Database):
             keep = ctypes.c_int(1)
             self._connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(keep))
 
+    def tolerate_damage(self) -> None:
+        """From now on go by as much of the schema as can be read, and do not mind that pages are missing at the end."""
+        self._connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
+        self._connection.config(apsw.SQLITE_DBCONFIG_WRITABLE_SCHEMA, 1)
+        with suppress(StoreError):  # the first statement still fails where the schema does
+            self.read("tables")
+
     def never_wait(self) -> None:
         """From now on a lock held elsewhere is reported at once: the loop must not block."""
         self._connection.set_busy_timeout(0)

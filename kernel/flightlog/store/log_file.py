@@ -20,7 +20,9 @@ from flightlog.store.connection import ApswDatabase, Busy, is_immutable, transla
 from flightlog.store.file_identity import Watched
 from flightlog.store.locks import FileLocks
 from flightlog.store.new_file import bring_to_disk
+from flightlog.store.raw_pages import MAGIC
 from flightlog.store.statements import APPLICATION_ID, SCHEMA_VERSION, schema_sql, snapshots_sql
+from flightlog.store.wal import read_wal
 from flightlog.store.wholeness import check_whole
 from flightlog.store.witness import Witness, read_witness, witness_path
 from flightlog_hookspecs.errors import (
@@ -28,6 +30,7 @@ from flightlog_hookspecs.errors import (
     FileInUse,
     FileReplaced,
     HeadMismatch,
+    LogCorrupt,
     NotAFlightlog,
     ReadOnly,
     SchemaTooNew,
@@ -35,9 +38,6 @@ from flightlog_hookspecs.errors import (
 )
 
 _HEADER_BYTES: Final = 100
-_WAL_HEADER_BYTES: Final = 32
-_WAL_FRAME_HEADER_BYTES: Final = 24
-_MAGIC: Final = b"SQLite format 3\0"
 _OPEN_WAIT_S: Final = 10.0
 _NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "glusterfs"}
@@ -166,7 +166,7 @@ def open_log_file_to_read(path: str, *, damaged: bool = False) -> LogFile:
     _check_kind(path, allow_network=True)
     if not os.path.exists(path):
         raise StoreError(f"{path}: no such file")
-    if not _inspect(path):
+    if not _inspect(path, damaged=damaged):
         raise StoreError(f"{path}: is empty or was never finished; open it to write once")
     locks = FileLocks(path, read_only=True)
     database: ApswDatabase | None = None
@@ -179,7 +179,7 @@ def open_log_file_to_read(path: str, *, damaged: bool = False) -> LogFile:
         witnessed = read_witness(path)
         database = ApswDatabase(path, read_only=True, immutable=immutable)
         database.configure(read_only=True)
-        _check_version(path, database.read("user_version")[0][0])
+        _check_version_in(database, path, damaged=damaged)
         if not damaged:
             check_whole(database, path, witnessed)
         locks.keep_index()
@@ -191,8 +191,8 @@ def open_log_file_to_read(path: str, *, damaged: bool = False) -> LogFile:
         raise
 
 
-def open_log_file_alone(path: str) -> LogFile:
-    """Open `path`, which need not be whole, to put another in its place: nobody else may have it open.
+def open_log_file_alone(path: str, *, damaged: bool = False) -> LogFile:
+    """Open `path` to put another in its place: nobody else may have it open. `damaged`: SQLite need not read it.
 
     Who opens it to write waits until it is closed. Nothing is changed or checked yet. Raises `FileInUse`.
     """
@@ -200,7 +200,7 @@ def open_log_file_alone(path: str) -> LogFile:
     if not os.path.exists(path):
         raise StoreError(f"{path}: no such file")
     _check_writable(path)
-    if not _inspect(path):
+    if not _inspect(path, damaged=damaged):
         raise StoreError(f"{path}: is empty or was never finished; open it to write once")
     locks = FileLocks(path)
     if not (locks.alone() and locks.exclude() and locks.share()):
@@ -210,13 +210,18 @@ def open_log_file_alone(path: str) -> LogFile:
     try:
         database = ApswDatabase(path)
         database.configure(read_only=False)
-        _check_version(path, database.read("user_version")[0][0])
+        _check_version_in(database, path, damaged=damaged)
         return LogFile(path, database, locks, None)
     except BaseException:
         if database:
             database.close()
         locks.close()
         raise
+
+
+def no_database(path: str) -> NotAFlightlog:
+    """The error that the file has nothing to do with us."""
+    return NotAFlightlog(f"{path}: is not a SQLite database. It was not changed.")
 
 
 def in_use(path: str) -> FileInUse:
@@ -310,9 +315,10 @@ def _create_empty(path: str, create: bool) -> None:
         raise kind(f"{path}: cannot be created: {error.strerror}") from error
 
 
-def _inspect(path: str) -> bool:
+def _inspect(path: str, *, damaged: bool = False) -> bool:
     """True for a finished flightlog file, False for one still to be set up; raises for a foreign one.
 
+    A `damaged` one may be a file that lost its beginning: whether it is one of ours only its rows can show.
     Reads through SQLite's own file object: closing a plain descriptor would drop the locks that
     another kernel in this process holds on the file.
     """
@@ -329,10 +335,16 @@ def _inspect(path: str) -> bool:
         raise translated(error, path) from error
     if not any(header) and os.path.exists(f"{path}-journal"):
         return False  # killed in the very first commit; its journal rolls the file back to nothing
-    if not header.startswith(_MAGIC):
-        header = _header_in_wal(path)  # power that fails while page 1 is copied back may leave garbage in its place
-    if not header.startswith(_MAGIC):
-        raise NotAFlightlog(f"{path}: is not a SQLite database. It was not changed.")
+    # SQLite takes a single byte for an empty file, and deletes the -wal beside it.
+    may_have_lost_it = len(header) > 1
+    if may_have_lost_it and not _is_header(header):
+        header = read_wal(path).page(1)  # power that fails while page 1 is copied back may leave garbage in its place
+    if not _is_header(header):
+        if damaged and may_have_lost_it:
+            return True
+        if may_have_lost_it and read_witness(path):
+            raise LogCorrupt("*", None, "sqlite-intact", f"{path} held a log, and its beginning is damaged")
+        raise no_database(path)
     application, version = int.from_bytes(header[68:72], "big"), int.from_bytes(header[60:64], "big")
     if application != APPLICATION_ID:
         raise NotAFlightlog(f"{path}: is a SQLite database of another application. It was not changed.")
@@ -341,19 +353,18 @@ def _inspect(path: str) -> bool:
     return header[18] == 2 and not os.path.exists(f"{path}-journal")
 
 
-def _header_in_wal(path: str) -> bytes:
-    """The newest header that stands in the -wal, b"" when none does. SQLite reads that one, not the file's."""
+def _is_header(data: bytes) -> bool:
+    return data.startswith(MAGIC) and len(data) >= _HEADER_BYTES
+
+
+def _check_version_in(database: ApswDatabase, path: str, *, damaged: bool) -> None:
     try:
-        with open(f"{path}-wal", "rb") as wal:
-            start = wal.read(_WAL_HEADER_BYTES)
-            page_bytes, salts = int.from_bytes(start[8:12], "big"), start[16:24]
-            header = b""
-            while len(frame := wal.read(_WAL_FRAME_HEADER_BYTES + page_bytes)) > _WAL_FRAME_HEADER_BYTES:
-                if frame[8:16] == salts and int.from_bytes(frame[:4], "big") == 1:
-                    header = frame[_WAL_FRAME_HEADER_BYTES:][:_HEADER_BYTES]
-            return header
-    except OSError:
-        return b""
+        version = database.read("user_version")[0][0]
+    except (LogCorrupt, NotAFlightlog):
+        if damaged:
+            return  # each row shows for itself whether it can be read
+        raise
+    _check_version(path, version)
 
 
 def _check_version(path: str, version: int) -> None:

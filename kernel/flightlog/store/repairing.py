@@ -3,14 +3,16 @@
 The damaged file is copied first, byte for byte. Of each session the longest prefix is kept that passes
 what a load checks, down to the texts of deltas, and that does not end inside an append. Behind it follows
 `session/repaired`. When rows are gone and nobody can tell whose they were, it follows in every session.
+
+Where SQLite finds its own pages damaged, the rows are taken from whatever pages there are, without it.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -20,20 +22,22 @@ from flightlog.core.invariants import check
 from flightlog.core.state import EMPTY, State
 from flightlog.store.backup import check_unused
 from flightlog.store.codec import chained, encode
-from flightlog.store.connection import Busy
+from flightlog.store.connection import Busy, Database
 from flightlog.store.letter_codec import LetterRow
-from flightlog.store.log_file import LogFile, in_use, open_log_file_alone, open_log_file_to_read
+from flightlog.store.log_file import LogFile, in_use, no_database, open_log_file_alone, open_log_file_to_read
 from flightlog.store.new_file import new_file
+from flightlog.store.regaining import regained
 from flightlog.store.replacing import Kept, replace, written_anew
 from flightlog.store.replay import Replay, check_ending, checking
 from flightlog.store.rows import EventRow
 from flightlog.store.salvage import salvaged
 from flightlog.store.wholeness import check_whole
 from flightlog.store.witness import read_witness
-from flightlog_hookspecs.errors import HeadMismatch, LogCorrupt, SchemaTooNew, StoreError
+from flightlog_hookspecs.errors import HeadMismatch, LogCorrupt, NotAFlightlog, SchemaTooNew, StoreError
 from flightlog_hookspecs.events import Record, SessionRepaired
 
 _ROWS_GONE: Final = "rows-gone"
+_NO_REPAIR: Final = "no repair can keep anything of it: restore a backup."
 _DETAIL_MAX_CHARS: Final = 500
 _PROBLEMS_MAX: Final = 20
 
@@ -87,26 +91,34 @@ class _Sound(NamedTuple):
 
 def repaired(path: str, *, dry_run: bool, at_us: int, stamp: str, repair_id: str) -> RepairReport:
     """Repair the log at `path`. See `flightlog.repair`; the copy of the damaged file is named by `stamp`."""
+    try:
+        return _repaired(path, dry_run=dry_run, at_us=at_us, stamp=stamp, repair_id=repair_id)
+    except LogCorrupt as error:
+        raise LogCorrupt(error.session, error.seq, error.rule, error.detail, advice=_NO_REPAIR) from error
+
+
+def _repaired(path: str, *, dry_run: bool, at_us: int, stamp: str, repair_id: str) -> RepairReport:
     file = open_log_file_to_read(path, damaged=True)
     try:
-        report = _Damage(file).report
+        with _damage(file) as damage:
+            report = damage.report
     finally:
         file.close(clean=False)
     if dry_run or not report.damaged:
         return report
     backup = f"{path}.damaged-{stamp}"
     check_unused(backup)
-    file = open_log_file_alone(path)
+    file = open_log_file_alone(path, damaged=True)
     try:
         _hold(file)
-        damage = _Damage(file)
-        # Only the locks keep others out by now, and they do: SQLite's own would hinder the copying.
-        _copy(path, backup)
-        news = damage.news(repair_id, os.path.basename(backup), at_us)
-        with written_anew(path, damage.kept, chain(damage.rows(), news), damage.letters(), damage.salvage) as new:
-            file.database.rollback()
-            replace(file, *new)
-        return evolve(damage.report, backup=backup)
+        with _damage(file) as damage:
+            # Only the locks keep others out by now, and they do: SQLite's own would hinder the copying.
+            _copy(path, backup)
+            news = damage.news(repair_id, os.path.basename(backup), at_us)
+            with written_anew(path, damage.kept, chain(damage.rows(), news), damage.letters(), damage.salvage) as new:
+                file.database.rollback()
+                replace(file, *new)
+            return evolve(damage.report, backup=backup)
     finally:
         file.close(clean=False)
 
@@ -117,6 +129,8 @@ def _hold(file: LogFile) -> None:
         file.database.begin(barrier=True)
     except Busy:
         raise in_use(file.path) from None
+    except (LogCorrupt, NotAFlightlog):
+        pass  # nor does another program add any then
 
 
 def _copy(path: str, backup: str) -> None:
@@ -127,17 +141,38 @@ def _copy(path: str, backup: str) -> None:
                 shutil.copyfile(f"{path}{suffix}", part)
 
 
-class _Damage:
-    """What is wrong with an open file, and what of it is sound."""
+@contextmanager
+def _damage(file: LogFile) -> Iterator[_Damage]:
+    """Look through `file`, past SQLite where it finds its own pages damaged."""
+    witnessed = read_witness(file.path)
+    problems, torn = list(_problems(file, witnessed)), list(_torn(file))
+    if not torn:
+        yield _Damage(file, file.database, problems, witnessed)
+        return
+    file.database.tolerate_damage()
+    with regained(file.path) as tables:
+        damage = _Damage(file, tables, problems + torn, witnessed)
+        if not damage.kept and any(isinstance(problem, NotAFlightlog) for problem in torn):
+            raise no_database(file.path)  # no row has shown that it is one of ours
+        if not damage.found_anything:
+            raise LogCorrupt("*", None, "sqlite-intact", f"nothing in {file.path} can be read any more")
+        yield damage
 
-    def __init__(self, file: LogFile) -> None:
-        file.database.read("tables")  # where that fails, SQLite finds nothing at all
-        witnessed = read_witness(file.path)
+
+class _Damage:
+    """What is wrong with an open file, and what of it is sound. Its rows stand in `tables`."""
+
+    def __init__(
+        self, file: LogFile, tables: Database, problems: Iterable[StoreError | str], witnessed: int | None
+    ) -> None:
         size = sum(os.path.getsize(file.path + s) for s in ("", "-wal") if os.path.exists(file.path + s))
-        self.salvage = salvaged(file.database, size, witnessed or 0)
-        found = list(_problems(file, witnessed))
+        self.salvage = salvaged(tables, file.database, size, witnessed or 0)
+        found = list(problems)
         sessions = [self._sound_part(session) for session in self.salvage.sessions()]
-        sessions = self._marked(sessions, nobody_knows=any(isinstance(problem, HeadMismatch) for problem in found))
+        # How many rows there were says the witness, the index or, where SQLite can read it through, the table.
+        unknown = tables is not file.database and witnessed is None and not self.salvage.indexed
+        unknown = unknown or any(isinstance(problem, HeadMismatch) for problem in found)
+        sessions = self._marked(sessions, nobody_knows=unknown)
         found += [
             f"session_keys does not name session {session.name!r} as its log does"
             for session, rows, *_ in sessions
@@ -153,6 +188,11 @@ class _Damage:
             sessions=tuple(sound.loss for sound in sessions if sound.loss),
             letters=sum(letter is None for letter in self.salvage.letters()),
         )
+
+    @property
+    def found_anything(self) -> bool:
+        """Whether there is a trace of a session or a letter."""
+        return bool(self.salvage.sessions() or any(True for _ in self.salvage.letters()))
 
     @property
     def kept(self) -> list[Kept]:
@@ -206,7 +246,7 @@ class _Damage:
 
     def _marked(self, sessions: list[_Sound], *, nobody_knows: bool) -> list[_Sound]:
         """`sessions`, those whole so far marked if rows behind their last one are gone, or may be."""
-        places, last = self.salvage.places, self.salvage.last_seqs()
+        places, last = self.salvage.places, self.salvage.last_seqs
         gone = {key: seq - sum(map(bool, places.get(key, ()))) for key, seq in last.items()}
         # A row that stands in the wrong session leaves a gap there and no other trace here.
         if nobody_knows or self.salvage.missing != sum(gone.values()):
@@ -261,11 +301,15 @@ def _readable(rows: Iterator[EventRow]) -> Iterator[EventRow]:
 
 
 def _problems(file: LogFile, witnessed: int | None) -> Iterator[StoreError | str]:
-    """What is wrong with the file as a whole, as those say who open it and who verify it."""
+    """What is wrong with the log as a whole, as those say who open it."""
     try:
         check_whole(file.database, file.path, witnessed)
     except StoreError as error:
         yield error
+
+
+def _torn(file: LogFile) -> Iterator[StoreError | str]:
+    """What SQLite finds wrong with its own pages."""
     try:
         yield from (text for (text,) in file.database.read("integrity_check") if text != "ok")
     except StoreError as error:
@@ -273,4 +317,6 @@ def _problems(file: LogFile, witnessed: int | None) -> Iterator[StoreError | str
 
 
 def _said(problem: StoreError | str) -> str:
+    if isinstance(problem, NotAFlightlog):
+        return "the beginning of the file is damaged: SQLite does not know it any more"
     return problem.detail if isinstance(problem, LogCorrupt) else str(problem)

@@ -34,7 +34,7 @@ from flightlog.store.replay import Source
 from flightlog.store.rows import EventRow
 from flightlog.store.statements import schema_sql
 from flightlog.store.witness import Witness, announce
-from flightlog_hookspecs.errors import StoreError
+from flightlog_hookspecs.errors import LogCorrupt, NotAFlightlog, StoreError
 
 _BATCH_ROWS: Final = 500
 _REFERS: Final = re.compile('"spill":|"type":"file"')
@@ -130,13 +130,18 @@ def replace(file: LogFile, part: str, last_id: int) -> None:
     """Put the finished log at `part`, which ends at `last_id`, in the place of `file`, which is held alone.
 
     Closes the connection of `file`; its locks stay. Raises `FileInUse` when another program has come to
-    read it; then nothing was changed.
+    read it; then nothing was changed. Of a file that SQLite does not know any more nothing can be checkpointed:
+    its -wal is deleted as it is, and stands beside the copy that a repair has made.
     """
-    path = file.path
-    busy = file.database.read("checkpoint_truncate")[0][0]
-    file.database.close()
-    wal = f"{path}-wal"
-    if busy or not file.locks.exclude() or (os.path.exists(wal) and os.path.getsize(wal)):
+    path, wal = file.path, f"{file.path}-wal"
+    try:
+        busy = file.database.read("checkpoint_truncate")[0][0]
+        file.database.close()
+        busy = busy or (os.path.exists(wal) and os.path.getsize(wal))
+    except (LogCorrupt, NotAFlightlog):
+        busy = False
+        file.database.close()
+    if busy or not file.locks.exclude():
         raise in_use(path)
     for companion in (wal, f"{path}-shm"):
         with suppress(FileNotFoundError):

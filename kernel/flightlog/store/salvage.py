@@ -34,11 +34,14 @@ class Salvage:
     `places` has for each session key, by seq, the ids of its rows (0: none), eight bytes an event: an index
     made anew. `missing` counts the rows that there must have been and that are not in it: they cannot be
     found, or name no possible session and seq, or one that is taken. `misplaced` counts the payloads asked
-    for that do not stand under their digest.
+    for that do not stand under their digest. `last_seqs` has the last seq of each session by the index or the
+    rows, whichever knows of more; `indexed` says whether that index could be read.
     """
 
     database: Database
     rows_max: int
+    indexed: bool = True
+    last_seqs: dict[int, int] = field(factory=dict)
     names: dict[int, tuple[str, str]] = field(factory=dict)
     places: dict[int, array[int]] = field(factory=dict)
     missing: int = 0
@@ -117,15 +120,6 @@ class Salvage:
             return None
         return uid if isinstance(uid, str) else None
 
-    def last_seqs(self) -> dict[int, int]:
-        """The last seq of each session by the index or the rows, whichever knows of more."""
-        last = {key: len(ids) for key, ids in self.places.items()}
-        with suppress(StoreError):
-            for key, seq in self.database.read("last_seqs"):
-                if type(key) is int and type(seq) is int and seq <= self.rows_max:
-                    last[key] = max(seq, last.get(key, 0))
-        return last
-
     def letters(self) -> Iterator[LetterRow | None]:
         """The letters in order, None for each that is not as it was posted or cannot be read."""
         uids, keys, expected = set[str](), set[tuple[str, str]](), 1
@@ -147,9 +141,12 @@ class Salvage:
             yield letter
 
 
-def salvaged(database: Database, size_bytes: int, witnessed: int) -> Salvage:
-    """What can be found in an open file of `size_bytes` that once held `witnessed` rows at least."""
-    found = Salvage(database, max(size_bytes // _ROW_BYTES_MIN, 1))
+def salvaged(database: Database, index: Database, size_bytes: int, witnessed: int) -> Salvage:
+    """What can be found in the tables of `database`: a file of `size_bytes` that once held `witnessed` rows at least.
+
+    Of those what `index` says, which is the file itself; `database` may be what was regained of it.
+    """
+    found = Salvage(database, max(size_bytes // _ROW_BYTES_MIN, witnessed, 1))
     placed, last = 0, 0
     for session, seq, id_ in pages(database.read, "places_by_id", found.rows_max):
         last = max(last, id_ if id_ <= found.rows_max else 0)
@@ -160,14 +157,21 @@ def salvaged(database: Database, size_bytes: int, witnessed: int) -> Salvage:
                 ids[seq - 1] = id_
                 placed += 1
     found.missing = max(last, witnessed) - placed
-    found.names = _names(database, found.rows_max)
+    found.names = _names(database, index, found.rows_max)
+    found.last_seqs = {key: len(ids) for key, ids in found.places.items()}
+    try:
+        for key, seq in index.read("last_seqs"):
+            if type(key) is int and type(seq) is int and seq <= found.rows_max:
+                found.last_seqs[key] = max(seq, found.last_seqs.get(key, 0))
+    except StoreError:
+        found.indexed = False
     return found
 
 
-def _names(database: Database, rows_max: int) -> dict[int, tuple[str, str]]:
+def _names(database: Database, index: Database, rows_max: int) -> dict[int, tuple[str, str]]:
     names: dict[int, tuple[str, str]] = {}
     with suppress(StoreError):
-        names = {key: (name, "") for name, key in database.read("names_in_index")}
+        names = {key: (name, "") for name, key in index.read("names_in_index")}
     for name, uid, key in pages(database.read, "sessions_by_id", rows_max):
         if isinstance(name, str) and isinstance(uid, str):
             names[key] = (name, uid)

@@ -149,6 +149,25 @@ SELECT bytes, id FROM blobs NOT INDEXED WHERE id >= ? ORDER BY id LIMIT ?
 SELECT name, session FROM session_keys INDEXED BY sqlite_autoindex_session_keys_1
 -- name: last_seqs
 SELECT session, max(seq) FROM events INDEXED BY sqlite_autoindex_events_1 GROUP BY session
+-- What was found in the pages of a damaged file, as it stands there: no rule holds of it. The first of an id counts.
+-- name: regained_tables
+CREATE TABLE IF NOT EXISTS session_keys(session INTEGER PRIMARY KEY, name, uid);
+CREATE TABLE IF NOT EXISTS events(id INTEGER PRIMARY KEY, {event});
+CREATE TABLE IF NOT EXISTS delta_texts(session, seq, i, at_ms, text, PRIMARY KEY(session, seq, i)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS letters(id INTEGER PRIMARY KEY, uid, session, key, at, verb, data, digest);
+CREATE TABLE IF NOT EXISTS blobs(id INTEGER PRIMARY KEY, digest, bytes);
+CREATE INDEX IF NOT EXISTS blobs_by_digest ON blobs(digest)
+-- name: regain_session
+INSERT OR IGNORE INTO session_keys(session, name, uid) VALUES(?,?,?)
+-- name: regain_event
+INSERT OR IGNORE INTO events(id, {event})
+VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)
+-- name: regain_delta
+INSERT OR IGNORE INTO delta_texts(session, seq, i, at_ms, text) VALUES(?,?,?,?,?)
+-- name: regain_letter
+INSERT OR IGNORE INTO letters({letter}) VALUES(?,?,?,?,?,?,?,?)
+-- name: regain_blob
+INSERT OR IGNORE INTO blobs(id, digest, bytes) VALUES(?,?,?)
 -- The splices that first and last named a message.
 -- name: first_splice
 SELECT {event}
