@@ -16,10 +16,11 @@ import flightlog
 from flightlog import Session
 from flightlog.core.doubt import after_result, signature
 from flightlog.testing import Bundle, Cue, FakeModel, calls, words
-from flightlog_hookspecs import Ask, Deny, Effect, Hook, Tool
+from flightlog_hookspecs import Ask, Deny, Effect, Hook, Tool, tool
+from flightlog_hookspecs.errors import OutcomeUnknown
 from flightlog_hookspecs.events import ApprovalAsked, ToolCall, ToolResult
 from support.cutting import cut_log
-from support.kernels import events_of, new_id, outcomes_of, records_of, verified
+from support.kernels import events_of, new_id, opened, outcomes_of, records_of, verified
 from support.memory_folder import subfolder
 
 ADA = calls(("pay", {"to": "ada", "sum": 1}))
@@ -187,6 +188,42 @@ async def test_a_fork_knows_what_is_in_doubt(tmp_path: Path) -> None:
     assert world.paid == ["ada"]
 
 
+@pytest.mark.usefixtures("autojump_clock")
+@pytest.mark.parametrize(
+    "again",
+    ['{"sum": 1.0, "to": "ada"}', '{"to":"ada","sum":1,"note":""}', '{"note": "", "sum": 1e0, "to": "\\u0061da"}'],
+)
+async def test_the_same_call_in_other_words_is_held_too(tmp_path: Path, again: str) -> None:
+    paid: list[str] = []
+
+    @tool(mode="parallel", effect="write")
+    async def pay(to: str, sum: float, note: str = "") -> str:  # noqa: A002
+        """Pay."""
+        paid.append(to)
+        raise OutcomeUnknown("the bank did not answer")
+
+    model = FakeModel(
+        [calls(("pay", {"to": "ada", "sum": 1})), calls(("pay", again)), calls(("pay", {"to": "ada", "sum": 2}))]
+    )
+    async with opened(tmp_path / "a.db", model, pay) as kernel, kernel.session("s", model="fake:m") as session:
+        await turn_of(session, "pay ada")
+    assert outcomes_of(tmp_path / "a.db") == ["unknown", "denied", "unknown"]
+    assert paid == ["ada", "ada"]
+
+
+def with_points(value: object) -> object:
+    """The same numbers, written as fractions."""
+    match value:
+        case dict():
+            return {name: with_points(item) for name, item in value.items()}
+        case list():
+            return [with_points(item) for item in value]
+        case int():
+            return float(value)
+        case _:
+            return value
+
+
 json_objects = st.dictionaries(st.text(max_size=3), st.recursive(st.integers(-9, 9) | st.text(max_size=3), st.lists))
 
 
@@ -197,6 +234,7 @@ def test_two_calls_are_the_same_whatever_the_order_and_spacing_of_their_argument
     import json
 
     turned = dict(reversed(value.items()))
+    assert signature("t", json.dumps(value)) == signature("t", json.dumps(with_points(value)))
     assert signature("t", json.dumps(value)) == signature("t", json.dumps(turned, indent=indent, ensure_ascii=False))
     assert (signature("t", json.dumps(value)) == signature("t", json.dumps(other))) == (value == other)
     assert signature("t", json.dumps(value)) != signature("u", json.dumps(value))

@@ -48,6 +48,23 @@ def dumps(value: Json) -> str:
     return _escaped(_ENCODE(value))
 
 
+def sameness(value: Json) -> str:
+    """The same text for values that JSON takes for the same, however they were written: keys sorted, 1.0 as 1."""
+    return json.dumps(_without_points(value), sort_keys=True)
+
+
+def _without_points(value: Json) -> Json:
+    match value:
+        case dict():
+            return {name: _without_points(item) for name, item in value.items()}
+        case list():
+            return [_without_points(item) for item in value]
+        case float() if value.is_integer():
+            return int(value)
+        case _:
+            return value
+
+
 def dumps_typed(value: Json) -> str:
     """Like `dumps`, for values built from typed fields: string keys, strings and numbers only.
 

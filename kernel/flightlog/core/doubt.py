@@ -6,12 +6,11 @@ such a call was allowed and ended well.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from flightlog.core.canonical import loads
+from flightlog.core.canonical import Json, loads, sameness
 from flightlog_hookspecs.errors import BadPayload
 from flightlog_hookspecs.tools import Outcome
 
@@ -26,9 +25,30 @@ GUARD: Final = "in doubt"
 def signature(name: str, arguments: str) -> Signature:
     """What makes two calls the same; `arguments` is raw JSON text."""
     try:
-        return name, json.dumps(loads(arguments), sort_keys=True)
+        return name, sameness(loads(arguments))
     except BadPayload:
         return name, arguments
+
+
+def repeated(doubts: Mapping[Signature, int], name: str, arguments: str, defaults: Mapping[str, Json]) -> int | None:
+    """The row that left a call in doubt which this one would repeat, None for none.
+
+    An argument that is left out is the one of its name in `defaults`.
+    """
+    rows = [
+        row
+        for (other, its), row in doubts.items()
+        if other == name and _filled(its, defaults) == _filled(arguments, defaults)
+    ]
+    return max(rows, default=None)
+
+
+def _filled(arguments: str, defaults: Mapping[str, Json]) -> str:
+    try:
+        given = loads(arguments)
+    except BadPayload:
+        return arguments
+    return sameness({**defaults, **given} if isinstance(given, dict) else given)
 
 
 def after_result(

@@ -45,6 +45,13 @@ class PreparedTool:
     validator: Draft202012Validator = field(eq=False, repr=False)
     convert: Callable[[dict[str, Any]], dict[str, Any]] = field(eq=False, repr=False)
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """What its schema says that arguments are which are left out."""
+        properties = json.loads(self.spec.parameters).get("properties", {})
+        named = properties.items() if isinstance(properties, dict) else ()
+        return {name: its["default"] for name, its in named if isinstance(its, dict) and "default" in its}
+
     def arguments(self, raw: str) -> dict[str, Any]:
         """The body's keyword arguments from the model's raw text ("" means none).
 
@@ -68,7 +75,7 @@ def key_of(tool: Tool, raw: str) -> str:
     if not tool.key_arguments:
         return ""
     given: Any = canonical.loads(raw.strip() or "{}")
-    return json.dumps({name: given[name] for name in tool.key_arguments if name in given}, sort_keys=True)
+    return canonical.sameness({name: given[name] for name in tool.key_arguments if name in given})
 
 
 class BadArguments(UsageError):

@@ -159,7 +159,8 @@ class Clearing:
         """The row that left it unknown whether such a call took effect, if this one might repeat the effect."""
         if item.prepared.tool.effect in REPEATABLE:
             return None
-        return self._journal.state.doubts.get(doubt.signature(item.call.name, item.raw))
+        doubts = self._journal.state.doubts
+        return doubt.repeated(doubts, item.call.name, item.raw, item.prepared.defaults) if doubts else None
 
     async def _resumed(self, cut: CutOff) -> Cleared:
         """Find out what became of a call that was cut off. Guards have let it start before, and are not asked again."""
