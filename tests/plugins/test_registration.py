@@ -24,7 +24,7 @@ from flightlog import Session, aio, sync
 from flightlog.runtime.plugins import register
 from flightlog.runtime.registry import Registry
 from flightlog.testing import Bundle, FakeModel, calls, words
-from flightlog_hookspecs import Ask, Deny, Hook, Point, PromptSection, ProposedCall, Tool, hookimpl, tool
+from flightlog_hookspecs import Ask, Deny, Hook, Point, PromptSection, ProposedCall, Tool, hookimpl, specs, tool
 from flightlog_hookspecs.errors import PluginError, UsageError
 from flightlog_hookspecs.events import (
     PluginFault,
@@ -348,6 +348,34 @@ class HalfWay:
     def register_hooks(self, register: Callable[[Hook], None]) -> None:
         register(hook("before_step", "half", lambda view: None))
         raise ValueError("half way")
+
+
+KEEPS = [name for name in vars(specs) if name.startswith("register_")]
+
+
+@pytest.mark.parametrize("keeps", KEEPS)
+async def test_nothing_is_registered_once_its_hook_has_returned(tmp_path: Path, keeps: str) -> None:
+    kept: list[Callable[[object], None]] = []
+    late = type("Late", (), {keeps: hookimpl(lambda self, register: kept.append(register), specname=keeps)})()
+    one = Tool(body=lambda: "", name="one", description="One.", effect="read")
+    async with opened(tmp_path / "a.db", FakeModel([])) as kernel:
+        registration = kernel.register(late)
+        with pytest.raises(UsageError, match="registered too late"):
+            kept[0](one)
+        await registration.aclose()
+        assert list(kernel.registry.tools) == []
+
+
+async def test_a_plugin_takes_back_what_is_its_own_only(tmp_path: Path) -> None:
+    """Whatever stands under its names by then."""
+    async with opened(tmp_path / "a.db", FakeModel([])) as kernel:
+        registration = kernel.register(Bundle(tools=[named("one"), named("two")]))
+        del kernel.registry._tools["one"]
+        other = kernel.register(Bundle(tools=[named("one", "another")]))
+        await registration.aclose()
+        assert list(kernel.registry.tools) == ["one"]
+        await other.aclose()
+        assert list(kernel.registry.tools) == []
 
 
 @pytest.mark.parametrize(

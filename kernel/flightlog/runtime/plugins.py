@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar, get_args
 
 import pluggy
@@ -139,24 +140,49 @@ def offered(plugin: object, version: PluginVersion) -> Offer:
     _expect(bool(manager.get_hookcallers(plugin)), f"{plugin!r:.200} has no hooks: is @hookimpl missing?")
     manager.check_pending()  # finds a misspelt hook, which would otherwise never be called
     offer = Offer(plugin=Loaded(version))
-    manager.hook.register_hooks(register=lambda hook: offer.hooks.append(Registered(_hook(hook), offer.plugin)))
-    manager.hook.register_redactions(
-        register=lambda one: offer.redactions.append(Registered(_redaction(one), offer.plugin))
-    )
-    manager.hook.register_tools(register=lambda tool: _take(offer, offer.tools, "tool", _tool(tool, version)))
-    manager.hook.register_adapters(register=lambda one: _take(offer, offer.adapters, "adapter", _adapter(one)))
-    manager.hook.register_prompt_sections(
-        register=lambda section: _take(offer, offer.sections, "prompt section", _section(section))
-    )
-    manager.hook.register_subagents(register=lambda one: _take_subagent(offer, one, version))
-    manager.hook.register_parameters(register=lambda one: _take(offer, offer.parameters, "parameter", _parameter(one)))
-    manager.hook.register_prices(register=lambda price: _take(offer, offer.prices, "price of", _price(price)))
-    manager.hook.register_goal_checks(
-        register=lambda one: _take(offer, offer.goal_checks, "goal check", _goal_check(one))
-    )
-    manager.hook.register_compactors(register=lambda one: _take(offer, offer.compactors, "compactor", _compactor(one)))
-    manager.hook.register_services(register=lambda one: _take(offer, offer.services, "service", _service(one)))
+    with _registering() as register:
+        for hook, take in _takers(offer, version).items():
+            getattr(manager.hook, hook)(register=register(take))
     return offer
+
+
+_Take = Callable[[Any], None]
+"""Takes one thing that a plugin registers."""
+
+
+def _takers(offer: Offer, version: PluginVersion) -> dict[str, _Take]:
+    """What takes into `offer` what is registered at each hook."""
+    return {
+        "register_hooks": lambda one: offer.hooks.append(Registered(_hook(one), offer.plugin)),
+        "register_redactions": lambda one: offer.redactions.append(Registered(_redaction(one), offer.plugin)),
+        "register_tools": lambda one: _take(offer, offer.tools, "tool", _tool(one, version)),
+        "register_adapters": lambda one: _take(offer, offer.adapters, "adapter", _adapter(one)),
+        "register_prompt_sections": lambda one: _take(offer, offer.sections, "prompt section", _section(one)),
+        "register_subagents": lambda one: _take_subagent(offer, one, version),
+        "register_parameters": lambda one: _take(offer, offer.parameters, "parameter", _parameter(one)),
+        "register_prices": lambda one: _take(offer, offer.prices, "price of", _price(one)),
+        "register_goal_checks": lambda one: _take(offer, offer.goal_checks, "goal check", _goal_check(one)),
+        "register_compactors": lambda one: _take(offer, offer.compactors, "compactor", _compactor(one)),
+        "register_services": lambda one: _take(offer, offer.services, "service", _service(one)),
+    }
+
+
+@contextmanager
+def _registering() -> Iterator[Callable[[_Take], _Take]]:
+    """What makes a `register` of what takes. It takes nothing once the context is left: nobody would look."""
+    over = False
+
+    def register_of(take: _Take) -> _Take:
+        def register(one: Any) -> None:
+            _expect(not over, "registered too late: `register` is for its hook only; kernel.register() takes in more")
+            take(one)
+
+        return register
+
+    try:
+        yield register_of
+    finally:
+        over = True
 
 
 def _take(offer: Offer, table: dict[str, Registered[T]], what: str, named: tuple[str, T]) -> None:

@@ -280,7 +280,8 @@ class Registry:
             running.leave()
         for _, mine, its in reversed(self._tables(offer)):
             for name in reversed(its):
-                del mine[name]
+                if name in mine and mine[name].plugin is offer.plugin:
+                    del mine[name]
 
     def check_thread(self) -> None:
         """Raise `UsageError` in any thread but the kernel's: what the loop asks does not change under it."""
