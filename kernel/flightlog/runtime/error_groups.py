@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import trio
 
+from flightlog.core.saying import described, said
 from flightlog_hookspecs.errors import StoreStopped
+
+__all__ = ["beside", "described", "interrupt", "leaves", "said", "single_error", "unwrapped"]
 
 
 def unwrapped(error: BaseException) -> BaseException:
@@ -18,23 +22,28 @@ def unwrapped(error: BaseException) -> BaseException:
 
 
 def leaves(error: BaseException) -> list[BaseException]:
-    """All errors inside nested groups, or `error` itself."""
-    if not isinstance(error, BaseExceptionGroup):
-        return [error]
-    return [leaf for member in error.exceptions for leaf in leaves(member)]
+    """All errors inside nested groups, however deep, or `error` itself."""
+    found, waiting = list[BaseException](), [error]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, BaseExceptionGroup):
+            waiting += reversed(each.exceptions)
+        else:
+            found.append(each)
+    return found
 
 
-def described(error: BaseException) -> str:
-    """Type and words of `error`, also of one that cannot say what it is."""
-    return f"{type(error).__name__}: {said(error)}"
+def interrupt(error: BaseException) -> BaseException | None:
+    """What in the `error` of a plugin is not its own, and has to go on: a Ctrl-C, a cancel. None if all is its own.
 
-
-def said(error: BaseException) -> str:
-    """The words of `error`, also of one that cannot say them."""
-    try:
-        return str(error)
-    except Exception:
-        return "(its message cannot be shown)"
+    Alone: an error that came with it would be left when its scope has taken the cancel out, and be everybody's.
+    A cancel that nobody has asked for is one of the plugin's errors.
+    """
+    found = leaves(error)
+    if (stop := next((leaf for leaf in found if isinstance(leaf, KeyboardInterrupt)), None)) is not None:
+        return KeyboardInterrupt().with_traceback(stop.__traceback__)
+    cancel = next((leaf for leaf in found if isinstance(leaf, trio.Cancelled)), None)
+    return cancel if cancel is not None and trio.current_effective_deadline() == -math.inf else None
 
 
 @contextmanager

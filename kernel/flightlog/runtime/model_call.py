@@ -13,9 +13,10 @@ import trio
 
 from flightlog.core.assembler import Assembler
 from flightlog.core.limits import RETRY_WISH_MAX_S, Limits
-from flightlog.runtime.error_groups import described, leaves, single_error, unwrapped
+from flightlog.runtime.error_groups import described, interrupt, single_error, unwrapped
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.metering import Meter
+from flightlog.runtime.plugin_call import Failed, contained
 from flightlog_hookspecs.adapters import Adapter, Request
 from flightlog_hookspecs.content import BlockType
 from flightlog_hookspecs.errors import FailureKind, ProviderError
@@ -98,8 +99,8 @@ async def _stream(
                     if assembler.finished or meter.full:
                         break
         except BaseException as error:
-            if any(isinstance(leaf, (trio.Cancelled, KeyboardInterrupt)) for leaf in leaves(error)):
-                raise
+            if (stop := interrupt(error)) is not None:
+                raise stop from None
             # Many libraries answer a time-out's cancel with an error of their own; it is a time-out all the same.
             if not idle.cancel_called:
                 return None if assembler.finished else _failure_of(error)
@@ -123,18 +124,26 @@ async def hung_up(events: AsyncIterator[BlockEvent]) -> AsyncIterator[None]:
 def _failure_of(error: BaseException) -> ProviderError:
     """What the log can keep of `error`: adapters raise anything, also a `ProviderError` full of nonsense."""
     error = unwrapped(error)
-    if not isinstance(error, ProviderError):
-        return ProviderError("adapter", f"the adapter failed: {described(error)}")
+    try:
+        with contained():
+            if isinstance(error, ProviderError):
+                return _kept(error)
+    except Failed:  # it has a class of its own, whose fields cannot be read
+        pass
+    return ProviderError("adapter", f"the adapter failed: {described(error)}")
+
+
+def _kept(error: ProviderError) -> ProviderError:
     # Read with care: a subclass that never called its base has none of them.
-    given: FailureKind | None = getattr(error, "kind", None)
-    message, wish = getattr(error, "message", None), getattr(error, "retry_after_s", None)
-    kind: FailureKind = given if given is not None and given in get_args(FailureKind) else "adapter"
+    given, wish = getattr(error, "kind", None), getattr(error, "retry_after_s", None)
+    kind: FailureKind = next((kind for kind in get_args(FailureKind) if kind == given), "adapter")
+    message = getattr(error, "message", None)
     sensible = isinstance(wish, (int, float)) and 0 <= wish < math.inf
     return ProviderError(
         kind,
         message if type(message) is str else described(error),
         retryable=getattr(error, "retryable", False) is True,
-        retry_after_s=min(wish, RETRY_WISH_MAX_S) if wish is not None and sensible else None,
+        retry_after_s=float(min(wish, RETRY_WISH_MAX_S)) if wish is not None and sensible else None,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import trio
 from attrs import define, field
 
-from flightlog.runtime.error_groups import described, leaves
+from flightlog.runtime.error_groups import described, interrupt
 from flightlog.runtime.plugin_call import in_own_task
 from flightlog.runtime.plugins import offered, plugin_version
 from flightlog.runtime.registry import Offer, PluginProblem, Registry
@@ -61,8 +61,8 @@ class Running:
             with self._cancelling:
                 await in_own_task(self._live)
         except BaseException as error:
-            if any(isinstance(leaf, (trio.Cancelled, KeyboardInterrupt)) for leaf in leaves(error)):
-                raise
+            if (stop := interrupt(error)) is not None:
+                raise stop from None
             self.problem(described(error))
         finally:
             self._withdraw()

@@ -10,7 +10,7 @@ from typing import Any
 import trio
 
 from flightlog.core.tool_schema import PreparedTool
-from flightlog.runtime.plugin_call import in_own_task
+from flightlog.runtime.plugin_call import in_own_task, in_thread
 from flightlog_hookspecs.tools import Tool, ToolContext
 
 
@@ -22,10 +22,7 @@ def on_our_thread(tool: Tool) -> bool:
 async def run_body(
     prepared: PreparedTool, context: ToolContext, arguments: Mapping[str, Any], threads: trio.CapacityLimiter
 ) -> object:
-    """What the body returns. Raises what it raises, and `OutcomeUnknown` when its process ends without an answer.
-
-    Cancelling leaves a thread behind, which holds its place in `threads` until it ends.
-    """
+    """What the body returns. Raises what it raises, and `OutcomeUnknown` when its process ends without an answer."""
     tool = prepared.tool
     leading = (context,) if prepared.wants_context else ()
     if tool.isolation == "process":
@@ -36,19 +33,6 @@ async def run_body(
     if on_our_thread(tool):
         return await in_own_task(body)
     if inspect.iscoroutinefunction(tool.body):
-        return await _in_thread(partial(trio.run, body), threads)
-    value = await _in_thread(body, threads)
+        return await in_thread(partial(trio.run, body), threads)
+    value = await in_thread(body, threads)
     return await in_own_task(lambda: value) if inspect.isawaitable(value) else value
-
-
-async def _in_thread(body: Callable[[], object], threads: trio.CapacityLimiter) -> object:
-    (value,) = await trio.to_thread.run_sync(_boxed, body, abandon_on_cancel=True, limiter=threads)
-    return value
-
-
-def _boxed(body: Callable[[], object]) -> tuple[object]:
-    """What the body returns, boxed: trio refuses a coroutine as a thread's result, and a wrapped async body is one."""
-    try:
-        return (body(),)
-    except KeyboardInterrupt as error:  # its own: a real Ctrl-C comes to the main thread only
-        raise RuntimeError("it raised KeyboardInterrupt") from error

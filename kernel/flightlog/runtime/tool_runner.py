@@ -25,7 +25,7 @@ from flightlog.core.tool_schema import BadArguments, key_of
 from flightlog.core.usage import Demand
 from flightlog.runtime.child_run import Stopping
 from flightlog.runtime.clearing import Clearing, CutOff, Runnable, Settled, Start, invocation_id
-from flightlog.runtime.error_groups import described, said, single_error, unwrapped
+from flightlog.runtime.error_groups import described, interrupt, said, single_error, unwrapped
 from flightlog.runtime.gate import PATIENCE_S, alert_of
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.past import Past
@@ -338,9 +338,9 @@ class ToolRunner:
             if isinstance(error, OutcomeUnknown) and tool.effect not in REPEATABLE:
                 return evolve(self._told(f"{said(error)} {repair.UNKNOWN}"), outcome="unknown")
             return self._told(said(error))
-        except (trio.Cancelled, KeyboardInterrupt):
-            raise
         except BaseException as error:
+            if (stop := interrupt(error)) is not None:
+                raise stop from None
             if (
                 scope.cancel_called
             ):  # a body may answer its cancel with an error of its own: it was cut off all the same

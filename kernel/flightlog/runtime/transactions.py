@@ -14,6 +14,7 @@ from flightlog.core.repair import UNKNOWN, Known
 from flightlog.core.state import State
 from flightlog.runtime.clock import Clock
 from flightlog.runtime.error_groups import said
+from flightlog.runtime.plugin_call import boxed
 from flightlog.runtime.tool_output import Rendered, Unusable, failed
 from flightlog.store.codec import Undecodable
 from flightlog.store.done_result import DoneResult, decode_done, encode_done
@@ -84,7 +85,7 @@ def _value_of(body: Callable[[], object]) -> object:
     from flightlog.store.foreign import DatabaseFault
 
     try:
-        return body()
+        return boxed(body)[0]
     except (DatabaseFault, OutcomeUnknown):
         raise
     except ToolError as error:
