@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from flightlog_hookspecs.errors import ProviderError, ToolError
-from support.places import PLACES, Act, reached
+from support.places import BESIDE, PLACES, Act, reached
 
 
 class Unshown(Exception):
@@ -114,3 +114,29 @@ async def test_an_error_in_answer_to_a_time_out_is_one_failed_call(
     outcome = await reached(tmp_path / "a.db", place, answers_its_cancel)
     if place.startswith("tool"):
         assert outcome == "unknown"
+
+
+class Faceless:
+    """A value that cannot be looked at."""
+
+    def __repr__(self) -> str:
+        raise SystemExit(4)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        raise RuntimeError("no class")
+
+
+class Nameless:
+    """A value without a repr."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
+@pytest.mark.parametrize("answer", [Nameless, Faceless])
+@pytest.mark.parametrize("place", [place for place in PLACES if place.partition(",")[0] in BESIDE])
+async def test_an_answer_that_cannot_be_looked_at_is_one_failed_call(
+    tmp_path: Path, place: str, answer: type[object]
+) -> None:
+    await reached(tmp_path / "a.db", place, answer)

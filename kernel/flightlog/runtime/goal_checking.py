@@ -9,10 +9,11 @@ import trio
 from attrs import field, frozen
 
 from flightlog.core import canonical
+from flightlog.core.saying import shown
 from flightlog.core.state import State
 from flightlog.core.task import GOAL_ID, Task
 from flightlog.runtime.hooks import Wish
-from flightlog.runtime.plugin_call import Failed, call
+from flightlog.runtime.plugin_call import Failed, call, contained
 from flightlog.runtime.redacting import Redacting
 from flightlog.runtime.registry import Loaded, Registry
 from flightlog_hookspecs.content import text_blocks
@@ -49,18 +50,16 @@ class GoalChecks:
             workspace=self._workspace,
         )
         try:
-            with plugin.running():
+            with plugin.running(), contained():
                 answer = await call(check.body, view, limit_s=check.limit_s, threads=self._threads)
+                missing = _missing(answer)
         except Failed as failed:
             return self._failed(name, plugin, str(failed))
-        if not isinstance(answer, Met) and not (isinstance(answer, Missing) and _said(answer)):
-            wrong = f"returned {_shown(answer)}, which is neither Met() nor Missing() with what is missing"
-            return self._failed(name, plugin, wrong)
-        missing = self._redacting.text(answer.what) if isinstance(answer, Missing) else ""
+        missing = missing and self._redacting.text(missing)
         found = GoalChecked(
             check=name,
-            met=isinstance(answer, Met),
-            missing=missing,
+            met=missing is None,
+            missing=missing or "",
             plugin=plugin.name,
             plugin_version=plugin.version.version,
         )
@@ -92,15 +91,13 @@ def aim(state: State) -> tuple[str, str] | None:
     return (state.task.goal, state.task.parameters) if state.task else None
 
 
-def _said(answer: Missing) -> bool:
-    return isinstance(answer.what, str) and answer.what.strip() != ""
-
-
-def _shown(answer: object) -> str:
-    try:
-        return f"{answer!r:.200}"
-    except Exception:  # it is a plugin's, and so is its repr
-        return "something whose repr fails"
+def _missing(answer: object) -> str | None:
+    """What is missing, None when nothing is."""
+    if isinstance(answer, Met):
+        return None
+    if isinstance(answer, Missing) and isinstance(answer.what, str) and answer.what.strip():
+        return answer.what
+    raise Failed(f"returned {shown(answer)}, which is neither Met() nor Missing() with what is missing")
 
 
 def _paused(why: str, *faults: PluginFault) -> Wish:

@@ -12,7 +12,8 @@ import trio
 from attrs import evolve, field, frozen
 
 from flightlog.core.limits import RETRY_WISH_MAX_S
-from flightlog.runtime.plugin_call import Failed, call
+from flightlog.core.saying import shown
+from flightlog.runtime.plugin_call import Failed, call, contained
 from flightlog.runtime.redacting import Redacting
 from flightlog.runtime.registry import Registered, Registry
 from flightlog_hookspecs.content import Block, TextBlock
@@ -209,39 +210,45 @@ class Hooks:
         if plugin.taken_back:
             return None  # while those before it were asked
         try:
-            with plugin.running():
+            with plugin.running(), contained():
                 answer = await call(hook.body, view, limit_s=hook.limit_s, threads=self._threads)
+                return self._read(hook.point, answer)
         except Failed as failed:
-            error = str(failed)
-        else:
-            error = self._objection(hook.point, answer)
-            if not error:
-                return self._redacted(answer)
-        error = self._redacting.text(error)
+            error = self._redacting.text(str(failed))
         return PluginFault(plugin=plugin.name, hook=f"{hook.point} {hook.name}", error=error)
 
-    def _objection(self, point: Point, answer: object) -> str:
-        """The same, where the models are known that there are."""
-        if error := objection(point, answer):
-            return error
+    def _read(self, point: Point, answer: object) -> object:
+        """The answer, redacted. Raises `Failed` when it is none at `point`, or names a model that there is not."""
+        if wrong := objection(point, answer):
+            raise Failed(wrong)
         if isinstance(answer, Switch):
             try:
                 self._registry.adapter_of(answer.model)
             except UsageError as error:
-                return str(error)
-        return ""
+                raise Failed(str(error)) from None
+        return self._redacted(answer)
 
     def _redacted(self, answer: object) -> object:
-        """What an answer says, redacted. Arguments are what a call runs with, and a result is redacted as all are."""
+        """What an answer says, redacted. Arguments are what a call runs with, and a result is redacted as all are.
+
+        Made anew: the class of what a plugin returned may be one of its own.
+        """
+        text, blocks = self._redacting.text, self._redacting.blocks
         match answer:
-            case Deny(reason=text) | Veto(reason=text):
-                return evolve(answer, reason=self._redacting.text(text))
-            case Ask(question=text):
-                return Ask(self._redacting.text(text))
-            case Fail(code=code, message=text):
-                return Fail(self._redacting.text(code), self._redacting.text(text))
-            case Append(content=content) | Continue(content=content):
-                return evolve(answer, content=self._redacting.blocks(content))
+            case Deny(reason=reason):
+                return Deny(text(reason))
+            case Veto(reason=reason):
+                return Veto(text(reason))
+            case Ask(question=question):
+                return Ask(text(question))
+            case Fail(code=code, message=message):
+                return Fail(text(code), text(message))
+            case Append(content=content):
+                return Append(blocks(content))
+            case Continue(content=content):
+                return Continue(blocks(content))
+            case Replace(output=output):
+                return Replace(ToolOutput(content=output.content, is_error=output.is_error, facts=output.facts))
             case _:
                 return answer
 
@@ -251,9 +258,9 @@ def objection(point: Point, answer: object) -> str:
     if answer is None:
         return ""
     if not isinstance(answer, ANSWERS[point]) or not _is_sound(answer):
-        return f"returned {answer!r:.200}, which is no answer at {point}"
+        return f"returned {shown(answer)}, which is no answer at {point}"
     if isinstance(answer, Switch) and point == "before_step" and answer.after_s:
-        return f"returned {answer!r:.200}, but a step that is about to begin does not wait"
+        return f"returned {shown(answer)}, but a step that is about to begin does not wait"
     return ""
 
 

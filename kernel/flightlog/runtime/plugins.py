@@ -18,6 +18,7 @@ import pluggy
 from flightlog.core import canonical
 from flightlog.core.context import HOST_SECTION
 from flightlog.core.prices import token_price
+from flightlog.core.saying import shown
 from flightlog.core.shape import misfit
 from flightlog.core.tool_schema import prepare
 from flightlog.runtime.error_groups import described
@@ -137,7 +138,7 @@ def offered(plugin: object, version: PluginVersion) -> Offer:
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(specs)
     manager.register(plugin, version.name)
-    _expect(bool(manager.get_hookcallers(plugin)), f"{plugin!r:.200} has no hooks: is @hookimpl missing?")
+    _expect(bool(manager.get_hookcallers(plugin)), f"{shown(plugin)} has no hooks: is @hookimpl missing?")
     manager.check_pending()  # finds a misspelt hook, which would otherwise never be called
     offer = Offer(plugin=Loaded(version))
     with _registering() as register:
@@ -347,7 +348,7 @@ def window_of(adapter: Adapter, model: str) -> int | None:
     except BaseException as error:
         raise PluginError(adapter.name, "window", described(error)) from error
     if tokens is not None and (type(tokens) is not int or tokens < 1):
-        raise PluginError(adapter.name, "window", f"returned {tokens!r:.200}, not a number of tokens")
+        raise PluginError(adapter.name, "window", f"returned {shown(tokens)}, not a number of tokens")
     return tokens
 
 

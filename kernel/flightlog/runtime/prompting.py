@@ -10,7 +10,7 @@ import trio
 from attrs import evolve
 
 from flightlog.core.context import HOST_SECTION
-from flightlog.runtime.plugin_call import Failed, call
+from flightlog.runtime.plugin_call import Failed, call, contained
 from flightlog.runtime.redacting import Redacting
 from flightlog.runtime.registry import Registry
 from flightlog_hookspecs.errors import UsageError
@@ -64,17 +64,20 @@ class Prompt:
             if registered.plugin.taken_back:
                 continue  # while those before it were rendered
             try:
-                with registered.plugin.running():
-                    text: Any = await call(section.render, view, limit_s=section.limit_s, threads=self._threads)
-                error = "" if isinstance(text, str) else f"returned {type(text).__name__}, not a string"
+                with registered.plugin.running(), contained():
+                    text = _text(await call(section.render, view, limit_s=section.limit_s, threads=self._threads))
             except Failed as failed:
-                error = str(failed)
-            if error:
                 text = given.get(section.name, "")
-                said = self._redacting.text(error)
+                said = self._redacting.text(str(failed))
                 faults.append(PluginFault(plugin=registered.plugin.name, hook=f"render {section.name}", error=said))
             texts[section.name] = self._redacting.text(text)
         return texts
+
+
+def _text(answer: object) -> str:
+    if isinstance(answer, str):
+        return answer
+    raise Failed(f"returned {type(answer).__name__}, not a string")
 
 
 def given_step(section: PromptSection) -> PromptSection:
