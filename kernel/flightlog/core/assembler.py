@@ -117,7 +117,7 @@ class Assembler:
             output_tokens=self.usage.output_tokens,
             cached_tokens=self.usage.cached_tokens,
             cache_write_tokens=self.usage.cache_write_tokens,
-            replay=self._finish.replay,
+            replay=paired(self._finish.replay),
         )
 
     def _nothing(self, reason: FinishReason) -> ProviderError:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from attrs import evolve
 
-from flightlog_hookspecs.content import Block, FileBlock, ToolCallBlock
+from flightlog_hookspecs.content import Block, FileBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from flightlog_hookspecs.errors import BadPayload
 
 MAX_DEPTH: Final = 200
@@ -121,12 +121,16 @@ def paired(text: str) -> str:
 
 
 def whole(block: Block) -> Block:
-    """`block` with its words, its arguments or its name `paired`."""
-    if isinstance(block, FileBlock):
-        return evolve(block, name=paired(block.name))
-    if isinstance(block, ToolCallBlock):
-        return evolve(block, arguments=paired(block.arguments))
-    return evolve(block, text=paired(block.text))
+    """`block` with all its words `paired`."""
+    match block:
+        case TextBlock(text=text):
+            return block if type(text) is str and text.isascii() else evolve(block, text=paired(str.__str__(text)))
+        case ThinkingBlock(text=text, replay=replay):
+            return evolve(block, text=paired(text), replay=paired(replay))
+        case ToolCallBlock(call_id=call_id, name=name, arguments=arguments):
+            return evolve(block, call_id=paired(call_id), name=paired(name), arguments=paired(arguments))
+        case FileBlock(name=name, media_type=media_type):
+            return evolve(block, name=paired(name), media_type=paired(media_type))
 
 
 def _check(value: Json, path: str, depth: int) -> None:
@@ -162,20 +166,22 @@ def _check(value: Json, path: str, depth: int) -> None:
 
 
 def plain(value: object, depth: int = 0) -> Json:
-    """`value` with tuples and mappings turned into lists and dicts: for what an author hands in.
+    """`value` with tuples and mappings turned into lists and dicts, words `paired`: for what an author hands in.
 
     Raises `BadPayload` for what is nested too deep, as a cycle is.
     """
     if depth > MAX_DEPTH:
         raise BadPayload("$", f"nested deeper than {MAX_DEPTH} (or a cycle)")
     if isinstance(value, Mapping):
-        return {key: plain(item, depth + 1) for key, item in value.items()}
+        return {paired(key) if type(key) is str else key: plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item, depth + 1) for item in value]
-    for base in (str, int, float):
-        # An enum member, a numpy number: the value is meant. A bool is an int, and stays what it is.
+    # An enum member, a numpy number: the value is meant. A bool is an int, and stays what it is.
+    if isinstance(value, str):
+        return paired(str.__str__(value))
+    for base in (int, float):
         if isinstance(value, base) and type(value) not in (base, bool):
-            return base.__str__(value) if base is str else base(value)
+            return base(value)
     return value
 
 

@@ -110,7 +110,7 @@ def prepare(tool: Tool, plugin: str, plugin_version: str) -> PreparedTool:
         raise UsageError(f"tool {tool.name!r}: its parameters refer to {lost}, which is not in them")
     return PreparedTool(
         tool=tool,
-        spec=ToolSpec(name=tool.name, description=description, parameters=text),
+        spec=ToolSpec(name=tool.name, description=canonical.paired(description), parameters=text),
         plugin=plugin,
         plugin_version=plugin_version,
         wants_context=wants_context,
@@ -203,6 +203,10 @@ def _check_database(tool: Tool, wants_context: bool) -> None:
             f"tool {tool.name!r}: effect='transactional' needs database=, the path of its SQLite file, "
             f"not {tool.database!r:.100}"
         )
+    try:
+        tool.database.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        raise UsageError(f"tool {tool.name!r}: no file can be called {tool.database!r:.100}") from None
     if not wants_context:
         raise UsageError(f"tool {tool.name!r}: a transactional body takes `context` first: its SQL runs through it")
     if tool.reconcile is not None:

@@ -11,6 +11,7 @@ from typing import Final
 import trio
 from attrs import evolve, field, frozen
 
+from flightlog.core.canonical import paired
 from flightlog.core.limits import RETRY_WISH_MAX_S
 from flightlog.core.saying import shown
 from flightlog.runtime.plugin_call import Failed, call, contained
@@ -247,6 +248,10 @@ class Hooks:
                 return Append(blocks(content))
             case Continue(content=content):
                 return Continue(blocks(content))
+            case Arguments(arguments=arguments):
+                return Arguments(paired(str.__str__(arguments)))
+            case Switch(model=model, after_s=after_s):
+                return Switch(paired(str.__str__(model)), after_s)
             case Replace(output=output):
                 return Replace(ToolOutput(content=output.content, is_error=output.is_error, facts=output.facts))
             case _:

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar, get_args
 import pluggy
 
 from flightlog.core import canonical
+from flightlog.core.canonical import paired
 from flightlog.core.context import HOST_SECTION
 from flightlog.core.prices import token_price
 from flightlog.core.saying import shown
@@ -100,7 +101,7 @@ def _enter(registry: Registry, plugin: object) -> Offer:
 def plugin_version(plugin: object) -> PluginVersion:
     """What the log calls a plugin that was passed in."""
     name = getattr(plugin, "__name__", type(plugin).__name__)
-    return PluginVersion(name=name, version=str(getattr(plugin, "__version__", "")))
+    return PluginVersion(name=paired(str(name)), version=paired(str(getattr(plugin, "__version__", ""))))
 
 
 def _called(plugin: object) -> str:
@@ -188,6 +189,7 @@ def _registering() -> Iterator[Callable[[_Take], _Take]]:
 
 def _take(offer: Offer, table: dict[str, Registered[T]], what: str, named: tuple[str, T]) -> None:
     name, item = named
+    _expect(_is_whole(name), f"{what} {name!r}: a character of its name is in two halves")
     _expect(name not in table, f"{what} {name!r} exists already")
     table[name] = Registered(item, offer.plugin)
 
@@ -280,8 +282,8 @@ def _compactor(compactor: Compactor) -> tuple[str, Compactor]:
     _expect(isinstance(compactor, Compactor), f"register_compactors was given {compactor!r}, not a Compactor")
     wrong = misfit(compactor)
     _expect(
-        not wrong and compactor.name != "",
-        f"compactor {compactor.name!r}: its {wrong or 'name'} is not what it must be",
+        not wrong and compactor.name != "" and _is_whole(compactor.instruction) and _is_whole(compactor.note),
+        f"compactor {compactor.name!r}: its {wrong or 'name, instruction or note'} is not what it must be",
     )
     _expect(compactor.keep_steps >= 0, f"compactor {compactor.name!r}: keep_steps is a number from 0 on")
     return compactor.name, compactor
@@ -294,7 +296,10 @@ def _price(price: Price) -> tuple[str, TokenPrice]:
 
 def _hook(hook: Hook) -> Hook:
     _expect(isinstance(hook, Hook), f"register_hooks was given {hook!r}, not a Hook")
-    _expect(isinstance(hook.name, str) and hook.name != "", f"a hook's name must be a string, not {hook.name!r}")
+    _expect(
+        isinstance(hook.name, str) and hook.name != "" and _is_whole(hook.name),
+        f"a hook's name must be a string, not {hook.name!r}",
+    )
     _expect(callable(hook.body) and _takes_one(hook.body), f"hook {hook.name!r}: its body must take one argument")
     _expect(
         hook.point in get_args(Point) and hook.limit_s > 0,
@@ -314,6 +319,11 @@ def _redaction(redaction: Redaction) -> Redaction:
         f"redaction {redaction.name!r}: its body must be a plain function that takes one argument",
     )
     return redaction
+
+
+def _is_whole(text: str) -> bool:
+    """Whether the log can hold `text`, a name that stands in events, as it is."""
+    return paired(text) == text
 
 
 def _takes_one(body: Callable[..., object]) -> bool:

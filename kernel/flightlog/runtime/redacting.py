@@ -6,6 +6,7 @@ from hashlib import sha256
 
 from attrs import evolve, frozen
 
+from flightlog.core.canonical import paired, whole
 from flightlog.runtime.registry import Registry
 from flightlog_hookspecs.content import Block, FileBlock, TextBlock, ThinkingBlock, ToolCallBlock, text_of
 
@@ -17,7 +18,8 @@ class Redacting:
     _registry: Registry
 
     def text(self, text: str) -> str:
-        """`text` without what must not be written. All of it is withheld when a redaction fails."""
+        """`text` without what must not be written, and `paired`. All of it is withheld when a redaction fails."""
+        text = paired(str.__str__(text))  # first: a secret is not seen in halves
         for registered in self._registry.redactions():
             redaction = registered.item
             try:
@@ -29,7 +31,7 @@ class Redacting:
                 return f"[withheld: the redaction {redaction.name!r} failed with {type(error).__name__}]"
             if not isinstance(redacted, str):
                 return f"[withheld: the redaction {redaction.name!r} returned {type(redacted).__name__}, not a string]"
-            text = str.__str__(redacted)
+            text = paired(str.__str__(redacted))
         return text
 
     def raw(self, raw: bytes) -> bytes:
@@ -41,7 +43,8 @@ class Redacting:
         return raw if redacted == text else _encoded(redacted)
 
     def blocks(self, content: tuple[Block, ...]) -> tuple[Block, ...]:
-        """`content`, in which a secret may be spread over several blocks of text: they are joined then."""
+        """`content`, `whole`, in which a secret may be spread over several blocks of text: they are joined then."""
+        content = tuple(map(whole, content))
         if not self._registry.redactions():
             return content
         each = tuple(map(self._block, content))

@@ -133,6 +133,8 @@ class Running:
 
     def problem(self, error: str) -> None:
         """See `Scope`."""
+        if not isinstance(error, str):
+            raise UsageError(f"a problem is a text, not {type(error).__name__}")
         problems = self._registry.outermost.problems
         if self._problem is not None:
             problems.remove(self._problem)
