@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 
 from flightlog.core import canonical
-from flightlog.core.tool_schema import BadArguments, prepare
+from flightlog.core.tool_schema import BadArguments, PreparedTool, prepare
 from flightlog_hookspecs import Tool
 from support import values
 
@@ -112,3 +112,45 @@ def test_the_answer_to_bad_arguments_is_short_however_long_they_are() -> None:
     with pytest.raises(BadArguments) as refused:
         MOVE.arguments(json.dumps({"to": ["x" * 100_000], "speed": "y" * 100_000, "tags": "z" * 100_000}))
     assert len(str(refused.value)) < 2000
+
+
+@dataclass
+class Choosy:
+    value: int
+
+    def __post_init__(self) -> None:
+        raise ERRORS[self.value]
+
+
+def choose(it: Choosy) -> None:
+    """Choose."""
+
+
+ERRORS = [KeyError("no"), SystemExit(3), AssertionError(), RecursionError(), MemoryError()]
+CHOOSE = prepare(Tool(body=choose), "p", "1")
+WINDING = prepare(
+    Tool(
+        body=lambda **_: None,
+        name="wind",
+        description="d",
+        parameters={
+            "type": "object",
+            "properties": {"it": {"$ref": "#/$defs/one"}},
+            "$defs": {"one": {"anyOf": [{"type": "integer"}, {"allOf": [{"items": {"$ref": "#/$defs/one"}}]}]}},
+        },
+    ),
+    "p",
+    "1",
+)
+
+
+@pytest.mark.parametrize(
+    ("tool", "raw"),
+    [
+        *((CHOOSE, f'{{"it":{{"value":{index}}}}}') for index in range(len(ERRORS))),
+        (WINDING, '{"it":' + "[" * 190 + "]" * 190 + "}"),
+    ],
+)
+def test_arguments_that_cannot_be_judged_or_converted_are_bad_arguments(tool: PreparedTool, raw: str) -> None:
+    with pytest.raises(BadArguments, match=r"cannot be used|do not fit"):
+        tool.arguments(raw)

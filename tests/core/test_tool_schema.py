@@ -262,6 +262,10 @@ def opaque(x: complex) -> None:
     """Do it."""
 
 
+def private(__c: int = 0) -> None:  # noqa: PYI063
+    """Do it."""
+
+
 def not_a_number(x: float = float("nan")) -> None:
     """Do it."""
 
@@ -314,6 +318,7 @@ TWO_PARAMETERS = {"type": "object", "properties": {"x": {}, "y": {}}, "required"
         (unresolvable, {}, "an annotation cannot be resolved: name 'Nowhere' is not defined"),
         (malformed, {}, "an annotation cannot be resolved: .*list"),
         (opaque, {}, "its signature has no JSON Schema: type <class 'complex'> is not supported"),
+        (private, {}, "its signature has no JSON Schema: .*__c"),
         (not_a_number, {}, "nan is not a JSON number"),
         (late_context, {}, "the ToolContext parameter must come first"),
         (max, {}, "its body's signature cannot be read"),

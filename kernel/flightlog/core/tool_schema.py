@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 from attrs import field, frozen
 
 from flightlog.core import canonical
+from flightlog.core.saying import described, said
 from flightlog_hookspecs.errors import BadPayload, UsageError
 from flightlog_hookspecs.events import ToolSpec
 from flightlog_hookspecs.tools import Effect, Isolation, Mode, Risk, Tool, ToolContext
@@ -63,11 +64,20 @@ class PreparedTool:
             raise BadArguments(f"The arguments are not valid JSON ({error}). Send one complete JSON object.") from None
         if not isinstance(value, dict):
             raise BadArguments(f"The arguments must be a JSON object, not {type(value).__name__}.")
+        try:
+            self._judge(value)
+            return self.convert(value)
+        except (BadArguments, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # a schema without an end, or the code of a parameter's own type
+            why = f"The arguments of {self.spec.name!r} cannot be used ({described(error)})."
+            raise BadArguments(why) from error
+
+    def _judge(self, value: dict[str, Any]) -> None:
         errors = sorted(self.validator.iter_errors(value), key=lambda error: error.json_path)
         if errors:
             listed = "; ".join(f"{error.json_path}: {error.message:.{_COMPLAINT_MAX_CHARS}}" for error in errors[:5])
             raise BadArguments(f"The arguments do not fit the schema of {self.spec.name!r}: {listed}")
-        return self.convert(value)
 
 
 def key_of(tool: Tool, raw: str) -> str:
@@ -301,8 +311,8 @@ def _derive(
     try:
         struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
         (whole,), definitions = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
-    except (TypeError, ValueError) as error:
-        reason = str(error).splitlines()[-1]
+    except Exception as error:  # whatever it makes of the types, and of names it cannot give to its fields
+        reason = said(error).rpartition("\n")[2]
         raise UsageError(f"tool {tool.name!r}: its signature has no JSON Schema: {reason}") from None
     own = definitions.pop(whole["$ref"].rpartition("/")[2])
     own.pop("title", None)
