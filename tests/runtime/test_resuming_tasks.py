@@ -247,7 +247,22 @@ def dying_order(id: str) -> str:
     os._exit(3)
 
 
-@pytest.mark.parametrize("order", [broken_order, slow_order, other_order, dying_order], ids=lambda t: t.body.__name__)
+class Lazy(dict[str, str]):
+    """A mapping that looks its items up when they are asked for."""
+
+    def items(self) -> Any:
+        raise OSError("gone")
+
+
+@tool(name="order", effect="read", mode="parallel", refreshable=True)
+async def lazy_order(id: str) -> object:
+    """Look at an order."""
+    return Lazy(id=id)
+
+
+@pytest.mark.parametrize(
+    "order", [broken_order, slow_order, other_order, dying_order, lazy_order], ids=lambda t: t.body.__name__
+)
 async def test_a_read_that_fails_on_resuming_costs_only_its_answer(tmp_path: Path, order: Tool) -> None:
     shop = Shop()
     path = await dead_behind(tmp_path / "a.db", shop, "step/end")

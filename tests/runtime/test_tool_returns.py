@@ -17,9 +17,10 @@ from flightlog import Limits
 from flightlog.runtime.redacting import Redacting
 from flightlog.runtime.registry import Registry
 from flightlog.testing import FakeModel, calls
-from flightlog_hookspecs import TextBlock, ThinkingBlock, Tool, ToolCallBlock, ToolOutput
+from flightlog_hookspecs import Done, TextBlock, ThinkingBlock, Tool, ToolCallBlock, ToolOutput
 from flightlog_hookspecs.events import ToolResult
 from support.kernels import events_of, session_of, verified
+from support.places import reached
 
 Point = namedtuple("Point", "x y")  # noqa: PYI024
 
@@ -231,3 +232,36 @@ async def test_a_thinking_block_in_an_output_is_kept_as_it_is(tmp_path: Path) ->
     content = (ThinkingBlock(text="hm"), TextBlock(text="so"))
     result = await result_of(tmp_path / "a.db", ToolOutput(content=content))
     assert result.text == "so"
+
+
+class Lazy(dict[str, Any]):
+    """A mapping that looks its items up when they are asked for."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(a=1)
+        self._error = error
+
+    def items(self) -> Any:
+        raise self._error
+
+
+class Blank(int):
+    """A number that does not say which."""
+
+    def __int__(self) -> int:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Lazy(OSError("gone")), [Lazy(SystemExit(3))], Blank(1), ToolOutput(content=(Lazy(KeyError()),))],  # type: ignore[arg-type]
+    ids=["mapping", "exit", "number", "block"],
+)
+async def test_what_cannot_be_looked_at_is_one_failed_call(tmp_path: Path, value: Any) -> None:
+    result = await result_of(tmp_path / "a.db", value)
+    assert result.outcome == "error"
+    assert "Its effects stand." in result.text
+
+
+async def test_what_a_reconciler_brings_and_nobody_can_look_at_is_one_failed_call(tmp_path: Path) -> None:
+    assert await reached(tmp_path / "a.db", "reconcile, sync", lambda: Done(Lazy(OSError("gone")))) == "error"

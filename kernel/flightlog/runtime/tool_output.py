@@ -11,6 +11,7 @@ from flightlog.core.canonical import paired
 from flightlog.core.facts import NO_FACTS, unfit
 from flightlog.core.files import refusal
 from flightlog.core.limits import Limits
+from flightlog.core.saying import described
 from flightlog.core.shape import misfit
 from flightlog.core.spill import decode, excerpt
 from flightlog.runtime.redacting import Redacting
@@ -54,6 +55,17 @@ def rendered(value: object, limits: Limits, redacting: Redacting) -> Rendered:
 
 
 def checked(value: object, limits: Limits, redacting: Redacting) -> Rendered:
+    """The same as `_checked`, whatever code of a plugin is run by looking at the value."""
+    try:
+        return _checked(value, limits, redacting)
+    except (Unusable, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        why = redacting.text(described(error))
+        raise Unusable(f"returned a {type(value).__name__} that cannot be looked at ({why}).") from error
+
+
+def _checked(value: object, limits: Limits, redacting: Redacting) -> Rendered:
     """The body's return value: text, JSON value, bytes or `ToolOutput`, redacted. Raises `Unusable`.
 
     What is too long to show is kept whole in a blob and shown as an excerpt. Bytes that are not text are
