@@ -82,7 +82,8 @@ async def test_a_process_that_dies_is_one_failed_call_judged_by_its_effect(
         (worker_tools.raises, "ValueError: from afar"),
         (worker_tools.exits, "SystemExit: bye"),
         (worker_tools.refuses, "say please"),
-        (worker_tools.unpicklable, "pickle"),
+        (worker_tools.unpicklable, "function is not a JSON value). Its effects stand."),
+        (worker_tools.parts, "Parting: (its message cannot be shown)"),
     ],
 )
 async def test_a_body_that_raises_over_there_says_so_over_here(
@@ -100,6 +101,32 @@ async def test_large_and_binary_values_come_back_whole(tmp_path: Path) -> None:
     assert large.spill.bytes == 5_000_000
     assert junk.spill is not None
     assert junk.spill.binary
+
+
+@pytest.mark.parametrize("way", ["sleeps", "exits", "interrupts"])
+@pytest.mark.parametrize(
+    ("body", "outcome", "says"),
+    [
+        (worker_tools.trapped, "error", "Trap is not a JSON value"),
+        (worker_tools.forges, "unknown", "an answer that cannot be read"),
+    ],
+)
+async def test_an_answer_that_would_do_something_where_it_is_read_is_one_failed_call(
+    tmp_path: Path, body: Callable[..., object], outcome: str, says: str, way: str
+) -> None:
+    (result,) = await run_calls(tmp_path / "a.db", [apart(body)], (body.__name__, {"way": way}))
+    assert result.outcome == outcome
+    assert says in result.text
+
+
+async def test_what_is_meant_as_a_plain_value_comes_back_as_one(tmp_path: Path) -> None:
+    (result,) = await run_calls(tmp_path / "a.db", [apart(worker_tools.meant)], ("meant", {}))
+    assert result.text == '{"a":[1,true],"b":1,"c":["d",1.5,null]}'
+
+
+async def test_only_the_process_that_was_asked_answers(tmp_path: Path) -> None:
+    (result,) = await run_calls(tmp_path / "a.db", [apart(worker_tools.twice)], ("twice", {}))
+    assert (result.outcome, result.text) == ("ok", "parent")
 
 
 async def test_a_body_that_spins_in_c_is_killed_when_its_time_is_up(tmp_path: Path) -> None:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import os
+import pickle
 import signal
 import sys
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from enum import IntEnum
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from flightlog import tool
 from flightlog_hookspecs import FileBlock, ToolContext, ToolOutput
@@ -88,6 +96,72 @@ def refuses() -> str:
 def unpicklable() -> object:
     """Return what no other process can read."""
     return lambda: None
+
+
+class Trap:
+    """A value that does something where it is read."""
+
+    def __init__(self, act: Callable[..., object], *arguments: object) -> None:
+        self._made_by = (act, arguments)
+
+    def __reduce__(self) -> Any:
+        return self._made_by
+
+
+def interrupted() -> None:
+    """Raise what a Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+def trapped(way: str) -> object:
+    """Return what does something where it is read."""
+    return {"sleeps": Trap(time.sleep, 600), "exits": Trap(os._exit, 9), "interrupts": Trap(interrupted)}[way]
+
+
+def forges(way: str) -> object:
+    """Write such an answer past the worker that would refuse it."""
+    for pipe in range(3, 10):
+        with suppress(OSError):
+            os.write(pipe, pickle.dumps(("ok", trapped(way))))
+    os._exit(0)
+
+
+class Odd(str):
+    """A text of a class of its own."""
+
+    __slots__ = ()
+
+
+def meant() -> object:
+    """Return values that are meant as plain ones."""
+    odd = OrderedDict({Odd("a"): (1, True), "b": Number.ONE, "c": [Odd("d"), 1.5, None]})
+    return MappingProxyType(odd)
+
+
+class Number(IntEnum):
+    """Numbers."""
+
+    ONE = 1
+
+
+def twice() -> str:
+    """Return in a child, too, and first there."""
+    if (child := os.fork()) != 0:
+        os.waitpid(child, 0)
+        return "parent"
+    return "child"
+
+
+class Parting(Exception):
+    """An error whose words end the process."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+def parts() -> str:
+    """Fail with words that end the process."""
+    raise Parting
 
 
 def junk() -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import select
@@ -10,11 +11,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import trio
 
+from flightlog.core.saying import described
+from flightlog.runtime.plugin_call import in_thread
+from flightlog.runtime.tool_worker import CARRIED
 from flightlog_hookspecs.errors import OutcomeUnknown, ToolError
 
 _CHUNK_BYTES: Final = 1 << 16
@@ -23,31 +28,50 @@ _WORKER: Final = str(Path(__file__).with_name("tool_worker.py"))
 
 async def run_in_process(body: Callable[..., Any], leading: Sequence[object], arguments: dict[str, Any]) -> object:
     """The body's return value. Cancelling kills the process. Raises `ToolError` or `OutcomeUnknown`."""
-    called = pickle.dumps((tuple(leading), arguments))
+    # In a thread, since arguments are written by code of their own, and one that nobody has to wait for.
+    writing = partial(pickle.dumps, (tuple(leading), arguments))
+    called = await in_thread(writing, trio.CapacityLimiter(1))
     running = _Running(pickle.dumps((os.getpid(), sys.path, body.__module__, body.__qualname__, called)))
     ended, token = trio.Event(), trio.lowlevel.current_trio_token()
 
-    def attend() -> None:
+    def attend() -> object:
         try:
             running.attend()
+            return _answer_of(running)
         finally:
             token.run_sync_soon(ended.set)
 
     await trio.lowlevel.checkpoint_if_cancelled()  # from here on the thread is certain to start
     try:
-        await trio.to_thread.run_sync(attend, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
+        return await in_thread(attend, trio.CapacityLimiter(1))
     except trio.Cancelled:
         running.kill()
         with trio.CancelScope(shield=True):
             await ended.wait()
         raise
+
+
+def _answer_of(running: _Running) -> object:
     if running.code != 0 or not running.answer:
         raise OutcomeUnknown(f"Its process {_how_it_ended(running.code)} before it answered.")
-    kind, value = pickle.loads(running.answer)  # noqa: S301  our own worker's answer
+    try:
+        kind, value = _Reader(io.BytesIO(running.answer)).load()
+    except Exception as error:  # whatever the process wrote instead
+        raise OutcomeUnknown(f"Its process gave an answer that cannot be read ({described(error)}).") from error
     if kind == "ok":
         answer: object = value
         return answer
     raise ToolError(str(value)) if kind == "tool" else ToolError(f"It failed: {value}")
+
+
+class _Reader(pickle.Unpickler):
+    """Reads an answer without running code that came with it: whoever has the pipe may have written that."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """One of the classes that an answer may name."""
+        if (module, name) not in CARRIED:
+            raise pickle.UnpicklingError(f"{module}.{name} is not part of an answer")
+        return super().find_class(module, name)
 
 
 class _Running:
