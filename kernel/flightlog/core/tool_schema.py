@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from attrs import field, frozen
 
 from flightlog.core import canonical
+from flightlog.core.canonical import Json
 from flightlog.core.saying import described, said
 from flightlog_hookspecs.errors import BadPayload, UsageError
 from flightlog_hookspecs.events import ToolSpec
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 _NAME_MAX_CHARS = 64
 _COMPLAINT_MAX_CHARS = 300
+_REPEAT = re.compile(r"[*+]|\{\d*,")
+_BRANCH = re.compile(r"[(|]")
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -43,6 +47,8 @@ class PreparedTool:
     plugin_version: str
     wants_context: bool
     precheck_wants_context: bool
+    slow: bool
+    """Whether to judge arguments may take for ever: a pattern may, and cannot be interrupted."""
     validator: Draft202012Validator = field(eq=False, repr=False)
     convert: Callable[[dict[str, Any]], dict[str, Any]] = field(eq=False, repr=False)
 
@@ -125,7 +131,8 @@ def prepare(tool: Tool, plugin: str, plugin_version: str) -> PreparedTool:
         plugin_version=plugin_version,
         wants_context=wants_context,
         precheck_wants_context=_checked_companions(tool, schema),
-        validator=_validator(text),
+        slow=not all(map(_is_quick, _patterns(schema))),
+        validator=validator_of(text),
         convert=convert,
     )
 
@@ -147,13 +154,33 @@ def _fault(schema: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def _validator(schema: str) -> Draft202012Validator:
+def validator_of(schema: str) -> Draft202012Validator:
     """What judges arguments by `schema`. Remembered, as above; it has no state."""
     from jsonschema import Draft202012Validator
     from referencing import Registry
 
     # An empty registry: nothing is ever fetched to judge arguments.
     return Draft202012Validator(canonical.loads(schema), registry=Registry())
+
+
+def _patterns(schema: Json) -> Iterator[str]:
+    """The regular expressions in `schema`, and at times something else: a reference may lead anywhere in it."""
+    if isinstance(schema, dict):
+        if isinstance(pattern := schema.get("pattern"), str):
+            yield pattern
+        if isinstance(named := schema.get("patternProperties"), dict):
+            yield from named
+    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from _patterns(part)
+
+
+def _is_quick(pattern: str) -> bool:
+    """Whether matching takes about as long as reading, as far as that can be told at a glance.
+
+    So it is at one place, without groups and alternatives, when no more than one repeat has no fixed end.
+    """
+    repeats = len(_REPEAT.findall(pattern))
+    return pattern.startswith("^") and not _BRANCH.search(pattern) and repeats <= 1 and pattern.count("?") <= 3
 
 
 @lru_cache(maxsize=256)

@@ -17,6 +17,7 @@ from flightlog.core.tool_schema import BadArguments, PreparedTool
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.registry import Registered
 from flightlog.runtime.surroundings import Surroundings
+from flightlog.runtime.tool_body import arguments_of
 from flightlog.runtime.tool_checks import ToolChecks
 from flightlog.runtime.tool_output import Rendered, failed, rendered, told
 from flightlog.runtime.transactions import database_of, database_says, made_final
@@ -134,7 +135,7 @@ class Clearing:
                 await self._journal.append(*ruling.faults)
             if ruling.arguments is not None and not isinstance(ruling.verdict, Deny):
                 try:
-                    arguments = item.prepared.arguments(ruling.arguments)
+                    arguments = await arguments_of(item.prepared, ruling.arguments)
                 except BadArguments as error:
                     return self._denied(f"Denied: a guard gave it arguments that do not fit. {error}")
                 item = evolve(item, raw=ruling.arguments, arguments=arguments)

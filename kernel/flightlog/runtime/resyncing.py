@@ -14,7 +14,7 @@ from flightlog.runtime.journal import Journal
 from flightlog.runtime.plugin_call import Failed, call
 from flightlog.runtime.registry import Registered
 from flightlog.runtime.surroundings import Surroundings
-from flightlog.runtime.tool_body import run_body
+from flightlog.runtime.tool_body import arguments_of, run_body
 from flightlog.runtime.tool_output import rendered
 from flightlog.store.replay import lone_record
 from flightlog_hookspecs.content import text_of
@@ -88,7 +88,7 @@ class Resyncing:
     async def _invoke(self, record: Record, started: ToolCall, registered: Registered[PreparedTool]) -> object:
         """What its body returns. Raises `Failed` for whatever it raises, and when it takes too long."""
         journal, around, tool = self._journal, self._around, registered.item.tool
-        arguments = registered.item.arguments(started.arguments)
+        arguments = await arguments_of(registered.item, started.arguments)
         context = ToolContext(
             invocation_id=f"{started.invocation_id}.{journal.state.epoch}",
             session=journal.session,

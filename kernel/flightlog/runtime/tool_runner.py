@@ -31,7 +31,7 @@ from flightlog.runtime.journal import Journal
 from flightlog.runtime.past import Past
 from flightlog.runtime.reporting import Reports
 from flightlog.runtime.surroundings import Surroundings
-from flightlog.runtime.tool_body import on_our_thread, run_body
+from flightlog.runtime.tool_body import arguments_of, on_our_thread, run_body
 from flightlog.runtime.tool_output import Rendered, checked, failed, rendered, told
 from flightlog.runtime.transactions import UNDONE, after_cut, database_of, made_final, run_transaction, transaction_of
 from flightlog.store.store import Blob
@@ -81,7 +81,7 @@ class ToolRunner:
 
         When cancelled, calls that were started have their results, the others are left unanswered.
         """
-        items, refused = self._sort(calls)
+        items, refused = await self._sort(calls)
         alerts: list[BudgetAlert] = []
         items = self._within_budget(items, refused, alerts)
         if refused:
@@ -104,7 +104,7 @@ class ToolRunner:
                         self.stop(self._around.limits.cancel_grace_s)
                     raise
 
-    def _sort(
+    async def _sort(
         self, calls: Sequence[Call]
     ) -> tuple[list[Runnable | CutOff], list[tuple[Call, ToolResult, Blob | None]]]:
         """The calls to schedule, those that were cut off first, and the results of those that cannot run."""
@@ -112,7 +112,7 @@ class ToolRunner:
         runnable: list[Runnable] = []
         refused: list[tuple[Call, ToolResult, Blob | None]] = []
         for call in calls:
-            made = self._runnable(call)
+            made = await self._runnable(call)
             if call.started is not None:
                 ready, obstacle = (made, None) if isinstance(made, Runnable) else (None, made)
                 cut.append(CutOff(call=call, runnable=ready, obstacle=obstacle))
@@ -151,7 +151,7 @@ class ToolRunner:
             refused.append((item.call, self._result(item.call, end, None, 0), end.blob))
         return kept
 
-    def _runnable(self, call: Call) -> Runnable | Rendered:
+    async def _runnable(self, call: Call) -> Runnable | Rendered:
         """The call with what it runs with, or why it cannot run."""
         tools = self._around.registry.tools
         registered = tools.get(call.name)
@@ -160,7 +160,7 @@ class ToolRunner:
             return failed(f"There is no tool named {call.name!r}. Available: {known}.")
         raw = call.wanted
         try:
-            arguments = registered.item.arguments(raw)
+            arguments = await arguments_of(registered.item, raw)
         except BadArguments as error:
             return self._told(str(error))
         return Runnable(call=call, registered=registered, raw=raw, arguments=arguments)
