@@ -20,9 +20,10 @@ from typing import Any, Final, Generic, Self, TypeVar, cast
 
 import trio
 
+from flightlog.core.saying import described
 from flightlog.runtime.error_groups import unwrapped
 from flightlog.runtime.subscription import Subscription
-from flightlog_hookspecs.errors import ForkedProcess, UsageError
+from flightlog_hookspecs.errors import ForkedProcess, InvariantViolation, UsageError
 from flightlog_hookspecs.events import Record
 
 T = TypeVar("T")
@@ -121,9 +122,12 @@ class TrioThread:
         self._pid = os.getpid()
         self._nursery: trio.Nursery | None = None
         self._held: list[_Held[Any]] = []
+        self._waited_for: set[Future[Any]] = set()
+        self._waiting = threading.Lock()
+        self._died_of: BaseException | None = None
         ready: Future[trio.lowlevel.TrioToken] = Future()
         self._stop = trio.Event()
-        self._thread = threading.Thread(target=trio.run, args=(self._main, ready), name=name, daemon=True)
+        self._thread = threading.Thread(target=self._live, args=(ready,), name=name, daemon=True)
         self._thread.start()
         self._token = ready.result()
         atexit.register(self.close, wait_s=_EXIT_WAIT_S)
@@ -139,7 +143,7 @@ class TrioThread:
         try:
             self._begin(call)
             _wait(call.future)
-        except (ForkedProcess, UsageError):
+        except (ForkedProcess, InvariantViolation, UsageError):
             raise
         except BaseException:
             self._cancel(call)
@@ -206,7 +210,7 @@ class TrioThread:
         atexit.unregister(self.close)
         if os.getpid() != self._pid:
             return
-        with suppress(trio.RunFinishedError):
+        with suppress(trio.RunFinishedError, OSError):
             self._token.run_sync_soon(self._stop.set)
         if threading.current_thread() is not self._thread:
             self._thread.join(wait_s)
@@ -222,11 +226,30 @@ class TrioThread:
                 "this was called on the kernel's own thread, which would wait for itself; "
                 'let the tool run in a thread (isolation="thread")'
             )
+        with self._waiting:
+            self._check_alive()
+            self._waited_for.add(call.future)
+        call.future.add_done_callback(self._waited_for.discard)
         self._soon(lambda: call.start(self._nursery))
 
     def _cancel(self, call: _Call[Any]) -> None:
         with suppress(_Closed):  # then it has ended
             self._soon(call.cancel)
+
+    def _live(self, ready: Future[trio.lowlevel.TrioToken]) -> None:
+        """Run trio. When it dies, whoever waits for it is told."""
+        try:
+            trio.run(self._main, ready)
+        except BaseException as error:
+            with self._waiting:
+                self._died_of = error
+            for future in (ready, *tuple(self._waited_for)):
+                if not future.done():
+                    future.set_exception(_death(error))
+
+    def _check_alive(self) -> None:
+        if self._died_of is not None:
+            raise _death(self._died_of)
 
     def _soon(self, action: Callable[[], object]) -> None:
         """Run `action` on the trio thread, in order. Raises in a forked child, and once closed."""
@@ -236,7 +259,8 @@ class TrioThread:
                 "Open a kernel of your own in the child."
             )
         try:
-            self._token.run_sync_soon(action)
+            with suppress(OSError):  # it is dying just now, and tells who waits
+                self._token.run_sync_soon(action)
         except trio.RunFinishedError:
             raise _Closed from None
 
@@ -289,6 +313,17 @@ class TrioThread:
     def _has_left(self, held: _Held[Any]) -> bool:
         """Whether there is nothing to leave: a forked child leaves its parent's contexts alone."""
         return os.getpid() != self._pid or (not held.started and not self._thread.is_alive())
+
+
+def _death(error: BaseException) -> InvariantViolation:
+    """What is said to each who waits, or comes later: an error of his own, since it is raised in his thread."""
+    why = described(error.__cause__ or error)
+    death = InvariantViolation(
+        f"the thread of this kernel has died, by a bug of a plugin or of its own: {why}. "
+        "What was acknowledged is in the log; open it in a new process."
+    )
+    death.__cause__ = error
+    return death
 
 
 def _wait(future: Future[Any]) -> None:
