@@ -94,6 +94,22 @@ async def test_a_body_that_raises_over_there_says_so_over_here(
     assert says in result.text
 
 
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(("effect", "outcome"), [("read", "error"), ("write", "unknown"), ("external", "unknown")])
+async def test_a_body_that_does_not_know_how_it_ended_says_so_over_here(
+    tmp_path: Path, own: bool, effect: str, outcome: str
+) -> None:
+    tools = [apart(worker_tools.has_no_answer, effect=effect)]
+    (result,) = await run_calls(tmp_path / "a.db", tools, ("has_no_answer", {"own": own}))
+    assert result.outcome == outcome
+    assert result.text.startswith("the bank did not answer")
+
+
+async def test_a_tools_own_kind_of_error_is_told_in_its_own_words(tmp_path: Path) -> None:
+    (result,) = await run_calls(tmp_path / "a.db", [apart(worker_tools.is_overdrawn)], ("is_overdrawn", {}))
+    assert (result.outcome, result.text) == ("error", "there are 3 cents left")
+
+
 async def test_large_and_binary_values_come_back_whole(tmp_path: Path) -> None:
     tools = [apart(worker_tools.large), apart(worker_tools.junk)]
     large, junk = await run_calls(tmp_path / "a.db", tools, ("large", {"size": 5_000_000}), ("junk", {}))

@@ -18,7 +18,7 @@ from typing import Any
 
 from flightlog import tool
 from flightlog_hookspecs import FileBlock, ToolContext, ToolOutput
-from flightlog_hookspecs.errors import ToolError
+from flightlog_hookspecs.errors import OutcomeUnknown, ToolError
 
 
 def add(a: int, b: int = 1) -> int:
@@ -206,3 +206,21 @@ def forks() -> str:
     if os.fork() == 0:
         signal.pause()
     return "answered"
+
+
+class Overdrawn(ToolError):
+    """A tool's own kind of error."""
+
+
+class Unheard(OutcomeUnknown):
+    """And of a doubt."""
+
+
+def has_no_answer(own: bool) -> str:
+    """Pay, and hear nothing."""
+    raise (Unheard if own else OutcomeUnknown)("the bank did not answer")
+
+
+def is_overdrawn() -> str:
+    """Pay too much."""
+    raise Overdrawn("there are 3 cents left")

@@ -58,10 +58,16 @@ def _answer_of(running: _Running) -> object:
         kind, value = _Reader(io.BytesIO(running.answer)).load()
     except Exception as error:  # whatever the process wrote instead
         raise OutcomeUnknown(f"Its process gave an answer that cannot be read ({described(error)}).") from error
-    if kind == "ok":
-        answer: object = value
-        return answer
-    raise ToolError(str(value)) if kind == "tool" else ToolError(f"It failed: {value}")
+    match kind:
+        case "ok":
+            answer: object = value
+            return answer
+        case "unknown":
+            raise OutcomeUnknown(str(value))
+        case "tool":
+            raise ToolError(str(value))
+        case _:
+            raise ToolError(f"It failed: {value}")
 
 
 class _Reader(pickle.Unpickler):

@@ -48,7 +48,7 @@ class Carrier(pickle.Pickler):
 
 
 def main() -> None:
-    """Read (parent, sys.path, module, qualified name, arguments), write ("ok" | "error" | "tool", value)."""
+    """Read (parent, sys.path, module, qualified name, arguments), write (kind, value): see `_kind_of`, or "ok"."""
     # Die with the kernel: an orphan's effect would come after recovery has called it unknown.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     asked = os.getpid()
@@ -75,13 +75,19 @@ def _answer(module: str, name: str, pickled: bytes) -> bytes:
         leading, arguments = pickle.loads(pickled)  # noqa: S301
         value = body(*leading, **arguments)  # type: ignore[operator]
     except BaseException as error:
-        kind = "tool" if type(error).__name__ == "ToolError" else "error"
-        return pickle.dumps((kind, _said(error) if kind == "tool" else f"{type(error).__name__}: {_said(error)}"))
+        kind = _kind_of(error)
+        return pickle.dumps((kind, f"{type(error).__name__}: {_said(error)}" if kind == "error" else _said(error)))
     try:
         return _carried(("ok", value))
     except BaseException as error:
         why = f"returned something that cannot leave its process ({type(error).__name__}: {_said(error)})"
         return pickle.dumps(("tool", f"The call ran, but {why}. Its effects stand."))
+
+
+def _kind_of(error: BaseException) -> str:
+    """What the kernel makes of it, by the names of its classes: to know those themselves would be to import them."""
+    names = {cls.__name__ for cls in type(error).__mro__}
+    return "unknown" if "OutcomeUnknown" in names else "tool" if "ToolError" in names else "error"
 
 
 def _carried(answer: tuple[str, object]) -> bytes:
