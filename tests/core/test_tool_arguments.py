@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from flightlog.core import canonical
 from flightlog.core.tool_schema import BadArguments, PreparedTool, prepare
@@ -57,6 +58,22 @@ def test_the_body_gets_what_its_annotations_say() -> None:
         "when": datetime(2024, 5, 1, 12, tzinfo=UTC),
         "tags": ["a"],
     }
+
+
+def deal(cards: int, to: list[int], stake: float = 0.5) -> None:
+    """Deal."""
+
+
+@given(st.integers(-(2**53), 2**53), st.lists(st.integers(-9, 9)))
+def test_a_whole_number_is_an_integer_however_it_is_written(cards: int, to: list[int]) -> None:
+    raw = json.dumps({"cards": float(cards), "to": [float(one) for one in to], "stake": 3})
+    assert prepare(Tool(body=deal), "p", "1").arguments(raw) == {"cards": cards, "to": to, "stake": 3.0}
+
+
+@pytest.mark.parametrize("raw", ['{"cards":3.5,"to":[]}', '{"cards":"3","to":[]}', '{"cards":3.0,"to":[1.5]}'])
+def test_and_nothing_else_is_one(raw: str) -> None:
+    with pytest.raises(BadArguments):
+        prepare(Tool(body=deal), "p", "1").arguments(raw)
 
 
 def test_a_default_is_not_shared_between_calls() -> None:

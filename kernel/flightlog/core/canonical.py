@@ -50,15 +50,16 @@ def dumps(value: Json) -> str:
 
 def sameness(value: Json) -> str:
     """The same text for values that JSON takes for the same, however they were written: keys sorted, 1.0 as 1."""
-    return json.dumps(_without_points(value), sort_keys=True)
+    return json.dumps(without_points(value), sort_keys=True)
 
 
-def _without_points(value: Json) -> Json:
+def without_points(value: Json) -> Json:
+    """`value` with each number that is whole as an integer: JSON makes no difference between 1 and 1.0."""
     match value:
         case dict():
-            return {name: _without_points(item) for name, item in value.items()}
+            return {name: without_points(item) for name, item in value.items()}
         case list():
-            return [_without_points(item) for item in value]
+            return [without_points(item) for item in value]
         case float() if value.is_integer():
             return int(value)
         case _:

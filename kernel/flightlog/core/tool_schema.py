@@ -350,7 +350,10 @@ def _derive(
 
     def convert(value: dict[str, Any]) -> dict[str, Any]:
         try:
-            arguments = msgspec.convert(value, struct)
+            try:
+                arguments = msgspec.convert(value, struct)
+            except msgspec.ValidationError:  # of 3.0 too, which is an integer to the schema that the model was shown
+                arguments = msgspec.convert(canonical.without_points(value), struct)
         except msgspec.ValidationError as error:
             raise BadArguments(f"The arguments do not fit the schema of {tool.name!r}: {error}") from None
         return {name: getattr(arguments, name) for name in struct.__struct_fields__}
