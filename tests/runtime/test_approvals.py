@@ -190,9 +190,8 @@ async def no_opinion(call: ProposedCall) -> Verdict:
 
 
 @pytest.mark.parametrize("body", [raises, exits, hangs, says_yes, gives_no_reason])
-@pytest.mark.usefixtures("autojump_clock")
 async def test_a_broken_guard_denies_its_call_and_is_recorded(
-    tmp_path: Path, body: Callable[[ProposedCall], object]
+    tmp_path: Path, body: Callable[[ProposedCall], object], autojump_clock: object
 ) -> None:
     async with paying(tmp_path, body, no_opinion) as (kernel, session):
         turn = await session.run()

@@ -70,9 +70,10 @@ async def turn_of(session: Session, text: str) -> None:
     await session.run(wait=False)
 
 
-@pytest.mark.usefixtures("autojump_clock")
 @pytest.mark.parametrize("allow", [True, False])
-async def test_the_second_try_of_a_write_that_timed_out_is_put_to_a_person(tmp_path: Path, allow: bool) -> None:
+async def test_the_second_try_of_a_write_that_timed_out_is_put_to_a_person(
+    tmp_path: Path, allow: bool, autojump_clock: object
+) -> None:
     path, world = tmp_path / "a.db", World()
     async with paying(path, world, ADA, ADA_AGAIN, words("Done.")) as session:
         await turn_of(session, "pay ada")
@@ -89,8 +90,9 @@ async def test_the_second_try_of_a_write_that_timed_out_is_put_to_a_person(tmp_p
     verified(path, FakeModel([]))
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_without_an_approver_it_is_denied_and_the_model_is_told_why(tmp_path: Path) -> None:
+async def test_without_an_approver_it_is_denied_and_the_model_is_told_why(
+    tmp_path: Path, autojump_clock: object
+) -> None:
     path, world = tmp_path / "a.db", World()
     async with paying(path, world, ADA, ADA_AGAIN, ADA, BOB, words("Done."), approver=False) as session:
         await turn_of(session, "pay ada")
@@ -98,8 +100,9 @@ async def test_without_an_approver_it_is_denied_and_the_model_is_told_why(tmp_pa
     assert "it may have taken effect. Do not repeat it" in events_of(path, ToolResult)[1].text
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_a_write_that_was_cancelled_is_held_in_later_turns_and_after_a_restart(tmp_path: Path) -> None:
+async def test_a_write_that_was_cancelled_is_held_in_later_turns_and_after_a_restart(
+    tmp_path: Path, autojump_clock: object
+) -> None:
     path, world = tmp_path / "a.db", World()
     async with paying(path, world, ADA) as session, trio.open_nursery() as nursery:
         await session.followup("pay ada")
@@ -116,8 +119,7 @@ async def test_a_write_that_was_cancelled_is_held_in_later_turns_and_after_a_res
     assert (outcomes_of(path), world.paid) == (["unknown", "ok"], ["ada", "ada"])
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_a_write_that_a_crash_interrupted_is_held(tmp_path: Path) -> None:
+async def test_a_write_that_a_crash_interrupted_is_held(tmp_path: Path, autojump_clock: object) -> None:
     path, world = tmp_path / "a.db", World()
     async with paying(path, world, ADA, words("Done.")) as session:
         await turn_of(session, "pay ada")
@@ -129,8 +131,9 @@ async def test_a_write_that_a_crash_interrupted_is_held(tmp_path: Path) -> None:
     assert (outcomes_of(after), world.paid) == (["unknown", "denied"], ["ada"])
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_the_same_call_twice_in_one_message_is_held_once_the_first_is_in_doubt(tmp_path: Path) -> None:
+async def test_the_same_call_twice_in_one_message_is_held_once_the_first_is_in_doubt(
+    tmp_path: Path, autojump_clock: object
+) -> None:
     path, world = tmp_path / "a.db", World()
     same = {"to": "ada", "sum": 1}
     async with paying(path, world, calls(("pay", same), ("pay", same)), words("Done."), approver=False) as session:
@@ -138,8 +141,9 @@ async def test_the_same_call_twice_in_one_message_is_held_once_the_first_is_in_d
     assert (outcomes_of(path), world.paid) == (["unknown", "denied"], ["ada"])
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_once_such_a_call_was_allowed_and_ended_well_it_is_asked_about_no_more(tmp_path: Path) -> None:
+async def test_once_such_a_call_was_allowed_and_ended_well_it_is_asked_about_no_more(
+    tmp_path: Path, autojump_clock: object
+) -> None:
     path, world = tmp_path / "a.db", World()
     async with paying(path, world, ADA, ADA, ADA, words("Done.")) as session:
         await turn_of(session, "pay ada")
@@ -148,18 +152,18 @@ async def test_once_such_a_call_was_allowed_and_ended_well_it_is_asked_about_no_
     assert (outcomes_of(path), len(events_of(path, ApprovalAsked))) == (["unknown", "ok", "ok"], 1)
 
 
-@pytest.mark.usefixtures("autojump_clock")
 @pytest.mark.parametrize("effect", ["read", "idempotent"])
-async def test_what_may_be_repeated_is_not_held(tmp_path: Path, effect: Effect) -> None:
+async def test_what_may_be_repeated_is_not_held(tmp_path: Path, effect: Effect, autojump_clock: object) -> None:
     path, world = tmp_path / "a.db", World()
     async with paying(path, world, ADA, ADA, words("Done."), effect=effect, approver=False) as session:
         await turn_of(session, "look at ada")
     assert outcomes_of(path) == ["timeout", "ok"]
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_a_guard_that_asks_too_and_the_doubt_are_one_question_and_a_denial_beats_both(tmp_path: Path) -> None:
-    def ask_once(call: object) -> Ask | Deny | None:
+async def test_a_guard_that_asks_too_and_the_doubt_are_one_question_and_a_denial_beats_both(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    async def ask_once(call: object) -> Ask | Deny | None:
         return {1: None, 2: Ask("may it?"), 3: Deny("no")}[call.step]
 
     path, world = tmp_path / "a.db", World()
@@ -174,8 +178,7 @@ async def test_a_guard_that_asks_too_and_the_doubt_are_one_question_and_a_denial
     assert (outcomes_of(path), len(events_of(path, ApprovalAsked))) == (["unknown", "denied", "denied"], 1)
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_a_fork_knows_what_is_in_doubt(tmp_path: Path) -> None:
+async def test_a_fork_knows_what_is_in_doubt(tmp_path: Path, autojump_clock: object) -> None:
     path, world = tmp_path / "a.db", World()
     async with paying(path, world, ADA, words("Done.")) as session:
         await turn_of(session, "pay ada")
@@ -188,12 +191,11 @@ async def test_a_fork_knows_what_is_in_doubt(tmp_path: Path) -> None:
     assert world.paid == ["ada"]
 
 
-@pytest.mark.usefixtures("autojump_clock")
 @pytest.mark.parametrize(
     "again",
     ['{"sum": 1.0, "to": "ada"}', '{"to":"ada","sum":1,"note":""}', '{"note": "", "sum": 1e0, "to": "\\u0061da"}'],
 )
-async def test_the_same_call_in_other_words_is_held_too(tmp_path: Path, again: str) -> None:
+async def test_the_same_call_in_other_words_is_held_too(tmp_path: Path, again: str, autojump_clock: object) -> None:
     paid: list[str] = []
 
     @tool(mode="parallel", effect="write")

@@ -32,9 +32,8 @@ def answering(error: Exception, effect: str) -> Tool:
 
 @pytest.mark.parametrize("error", [RuntimeError("mine"), ToolError("mine")], ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize(("effect", "outcome"), [("write", "unknown"), ("external", "unknown"), ("read", "timeout")])
-@pytest.mark.usefixtures("autojump_clock")
 async def test_a_body_that_answers_its_time_limit_with_an_error_was_cut_off(
-    tmp_path: Path, error: Exception, effect: str, outcome: str
+    tmp_path: Path, error: Exception, effect: str, outcome: str, autojump_clock: object
 ) -> None:
     model = FakeModel([calls(("body", {}))])
     async with session_of(tmp_path / "a.db", model, answering(error, effect)) as session:

@@ -325,8 +325,9 @@ async def test_an_exclusive_call_waits_behind_a_question_also_after_a_restart(tm
     check(tmp_path, ["ada", "bob"])
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_a_waiting_call_beside_one_in_doubt_is_closed_as_interrupted(tmp_path: Path) -> None:
+async def test_a_waiting_call_beside_one_in_doubt_is_closed_as_interrupted(
+    tmp_path: Path, autojump_clock: object
+) -> None:
     runs = trio.Event()
 
     async def pay(to: str) -> str:
@@ -448,8 +449,9 @@ async def test_a_run_that_waits_goes_on_where_one_that_does_not_has_paused(tmp_p
     assert reasons == {False: "paused", True: "completed"}
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_closing_right_after_an_answer_does_not_wait_for_the_rest_of_the_turn(tmp_path: Path) -> None:
+async def test_closing_right_after_an_answer_does_not_wait_for_the_rest_of_the_turn(
+    tmp_path: Path, autojump_clock: object
+) -> None:
     async def pay(to: str) -> str:
         await trio.sleep(50)
         return "paid"
@@ -471,8 +473,9 @@ async def test_closing_right_after_an_answer_does_not_wait_for_the_rest_of_the_t
     assert (sorted(payments(tmp_path)), ends(tmp_path)) == (["ada", "bob"], ["completed"])
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_closing_lets_a_running_sibling_end_and_keeps_the_question(tmp_path: Path) -> None:
+async def test_closing_lets_a_running_sibling_end_and_keeps_the_question(
+    tmp_path: Path, autojump_clock: object
+) -> None:
     at_work = trio.Event()
 
     async def pay(to: str) -> str:
