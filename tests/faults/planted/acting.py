@@ -23,6 +23,7 @@ from flightlog.runtime.tool_runner import ToolRunner
 from flightlog_hookspecs import NotDone, Tool
 from flightlog_hookspecs.errors import StoreError
 from flightlog_hookspecs.events import Resumed, ToolCall
+from flightlog_hookspecs.tools import NOBODY
 from planted import replaced
 
 
@@ -35,10 +36,10 @@ def tool_before_its_intent() -> Iterator[None]:
         early = runner.__dict__.setdefault("early", {})
         for index in wanted:
             intent = runner._intent(runnable[index])
-            early[intent.invocation_id] = await invoke(runner, runnable[index], intent, trio.CancelScope())
+            early[intent.invocation_id] = await invoke(runner, runnable[index], intent, trio.CancelScope(), NOBODY)
         await start(runner, nursery, runnable, wanted)
 
-    async def remembered(runner: ToolRunner, item: Runnable, intent: ToolCall, scope: trio.CancelScope) -> object:
+    async def remembered(runner: ToolRunner, item: Runnable, intent: ToolCall, *_: object) -> object:
         return runner.__dict__["early"][intent.invocation_id]
 
     with replaced(ToolRunner, "_start", eager), replaced(ToolRunner, "_invoke", remembered):
