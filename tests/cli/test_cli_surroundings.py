@@ -173,6 +173,25 @@ def test_the_option_overrides_the_variable_which_overrides_the_default(shell: Sh
     assert [entry["session"] for entry in shell.call("sessions", "--json", "--db", "other.db").json] == ["option"]
 
 
+def path_parameters() -> Iterator[tuple[str, ...]]:
+    """Each parameter of each command that is a path, as the words before its value."""
+    for names, command in every_command(group):
+        for parameter in command.params:
+            if isinstance(parameter.type, click.Path):
+                before = () if parameter.name != "file" or names != ("export",) else ("s",)
+                yield (*names, *(parameter.opts[:1] if isinstance(parameter, click.Option) else before))
+
+
+@pytest.mark.parametrize("words", [*path_parameters()], ids=" ".join)
+def test_an_empty_path_stands_for_no_default(shell: Shell, words: tuple[str, ...]) -> None:
+    home = Shell(shell.folder, {"FLIGHTLOG_DB": "", "XDG_DATA_HOME": str(shell.folder / "data")})
+    home.call("run", "hello", "--session", "s")
+    (log,) = (shell.folder / "data").rglob("agent.db")
+    before = log.read_bytes()
+    assert "Invalid value for" in home.call(*words, "", code=2).complaint
+    assert (log.read_bytes(), sorted(path.name for path in shell.folder.iterdir())) == (before, ["data"])
+
+
 @pytest.mark.parametrize("options", [("--json",), ("--deltas",)])
 def test_a_reader_that_goes_away_ends_reading_without_a_word(crowded: Shell, options: tuple[str, ...]) -> None:
     with crowded.held("show", "s", *options) as held:

@@ -71,15 +71,15 @@ def test_what_is_no_log_is_refused_not_repaired(shell: Shell) -> None:
 def test_sessions_are_purged_only_with_yes(copied: Shell) -> None:
     before, other = copied.files(), copied.kinds("other")
     events = len(copied.kinds("c"))
-    assert "would be removed for good; --yes does it" in copied.call("purge", "c").out
+    assert f"would be removed for good from {copied.db}; --yes does it" in copied.call("purge", "c").out
     dry = copied.call("purge", "c", "--json").json
-    assert dry == {"purged": False, "sessions": ["c"], "events": events, "letters": 0}
+    assert dry == {"purged": False, "file": str(copied.db), "sessions": ["c"], "events": events, "letters": 0}
     assert copied.files() == before
     assert copied.call("purge", "c", "--yes", "--json").json == dry | {"purged": True}
     assert copied.kinds("other") == other
     assert [row["session"] for row in copied.call("sessions", "--json").json] == ["other"]
     assert "there is no session 'c'" in copied.call("purge", "c", "--yes", code=2).complaint
-    assert "other: " in copied.call("purge", "other", "--yes").out
+    assert f"removed for good from {copied.db}\n" in copied.call("purge", "other", "--yes").out
     assert "Missing argument" in copied.call("purge", code=2).complaint
 
 

@@ -7,14 +7,14 @@ import os
 import click
 
 from flightlog.cli.exits import FINE
-from flightlog.cli.options import db_option, json_option, log_to_read
+from flightlog.cli.options import PathType, db_option, json_option, log_to_read
 from flightlog.cli.output import Output
 from flightlog.cli.terminal_text import counted, one_line
 from flightlog.runtime.reader import open_log
 
 
 @click.command(short_help="Copy the whole log while it is in use.")
-@click.argument("dest", metavar="DEST", type=click.Path(dir_okay=False))
+@click.argument("dest", metavar="DEST", type=PathType(dir_okay=False))
 @db_option
 @json_option
 def backup(dest: str, db: str | None, as_json: bool) -> int:

@@ -17,7 +17,7 @@ from flightlog import Clock
 from flightlog.cli.demo_flight import FlightFailed, Landing, fly
 from flightlog.cli.demo_proof import Check, Sight, prove
 from flightlog.cli.exits import FAILED, FINE
-from flightlog.cli.options import json_option
+from flightlog.cli.options import PathType, json_option
 from flightlog.cli.output import Output, complain
 from flightlog.cli.terminal_text import one_line
 from flightlog.cli.timeline import Entry, condensed, show_entries
@@ -48,7 +48,7 @@ class Stage:
     "--dir",
     "folder",
     metavar="DIR",
-    type=click.Path(file_okay=False),
+    type=PathType(file_okay=False),
     help="Play in DIR, which must be new or empty, and keep it. Default: a temporary folder.",
 )
 @click.option("--keep", is_flag=True, help="Keep the temporary folder.")

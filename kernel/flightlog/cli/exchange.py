@@ -10,7 +10,7 @@ import trio
 
 from flightlog.api import open_kernel
 from flightlog.cli.exits import FINE
-from flightlog.cli.options import db_option, json_option, log_to_read, log_to_write
+from flightlog.cli.options import PathType, db_option, json_option, log_to_read, log_to_write
 from flightlog.cli.output import Output
 from flightlog.cli.terminal_text import counted, one_line
 from flightlog.runtime.reader import open_log
@@ -19,7 +19,7 @@ from flightlog_hookspecs.errors import UsageError
 
 @click.command(name="export", short_help="Write a session as JSONL.")
 @click.argument("session", metavar="ID")
-@click.argument("file", metavar="[FILE]", required=False, type=click.Path(dir_okay=False))
+@click.argument("file", metavar="[FILE]", required=False, type=PathType(dir_okay=False))
 @db_option
 @json_option
 def export_command(session: str, file: str | None, db: str | None, as_json: bool) -> int:
@@ -40,7 +40,7 @@ def export_command(session: str, file: str | None, db: str | None, as_json: bool
 
 
 @click.command(name="import", short_help="Take in a session from JSONL.")
-@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True))
+@click.argument("file", metavar="FILE", type=PathType(dir_okay=False, allow_dash=True))
 @db_option
 @json_option
 def import_command(file: str, db: str | None, as_json: bool) -> int:

@@ -11,7 +11,7 @@ import click
 from attrs import evolve
 
 from flightlog.cli.exits import FAILED, FINE
-from flightlog.cli.options import json_option
+from flightlog.cli.options import PathType, json_option
 from flightlog.cli.output import Output, complain
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 @click.option("--seconds", type=click.FloatRange(min=0), help="End after so long. Default: the profile's.")
 @click.option("--workload", "workloads", metavar="MODULE:NAME", multiple=True, help="Yours, or the name of a script.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes at work.")
-@click.option("--state", type=click.Path(dir_okay=False), help="Note what is done in this file, and go on from it.")
-@click.option("--save", metavar="DIR", type=click.Path(file_okay=False), help="Keep the files of violations there.")
-@click.option("--table", type=click.Path(dir_okay=False), help="Write the table to this Markdown file, too.")
-@click.option("--replay", metavar="FILE", type=click.Path(dir_okay=False), help="Only judge a kept file again.")
+@click.option("--state", type=PathType(dir_okay=False), help="Note what is done in this file, and go on from it.")
+@click.option("--save", metavar="DIR", type=PathType(file_okay=False), help="Keep the files of violations there.")
+@click.option("--table", type=PathType(dir_okay=False), help="Write the table to this Markdown file, too.")
+@click.option("--replay", metavar="FILE", type=PathType(dir_okay=False), help="Only judge a kept file again.")
 @json_option
 def fuzz(
     profile: str,

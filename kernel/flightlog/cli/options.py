@@ -16,13 +16,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 DB_VARIABLE = "FLIGHTLOG_DB"
 
 
+class PathType(click.Path):
+    """A path. An empty one, such as a shell makes of a variable that is not set, stands for no default."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Check it."""
+        if not value:
+            self.fail("it is empty, and so names no file", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def db_option(command: F) -> F:
     """`--db PATH`."""
     return click.option(
         "--db",
         metavar="PATH",
         envvar=DB_VARIABLE,
-        type=click.Path(dir_okay=False),
+        type=PathType(dir_okay=False),
         help=f"The log file. Default: ${DB_VARIABLE}, else agent.db in the user's data folder.",
     )(command)
 
@@ -34,7 +44,7 @@ def json_option(command: F) -> F:
 
 def log_to_write(given: str | None) -> str:
     """The path of the log, whose folder exists; only the default one is created, for its owner alone."""
-    if given:
+    if given is not None:
         path = os.path.abspath(given)
         if not os.path.isdir(os.path.dirname(path)):
             raise UsageError(f"{path}: its folder does not exist. Create {os.path.dirname(path)} first.")
@@ -46,7 +56,7 @@ def log_to_write(given: str | None) -> str:
 
 def log_to_read(given: str | None) -> str:
     """The path of a log that exists."""
-    path = os.path.abspath(given) if given else _default()
+    path = _default() if given is None else os.path.abspath(given)
     if not os.path.lexists(path):
         raise UsageError(f"{path}: no such file. `flightlog run` creates it, --db names another.")
     return path

@@ -22,14 +22,16 @@ def purge(sessions: tuple[str, ...], yes: bool, db: str | None, as_json: bool) -
 
     Nobody may have the file open. A fork of a session holds what that said, and stays.
     """
+    path = log_to_read(db)
     output = Output(as_json=as_json)
-    report = purge_log(log_to_read(db), *sessions, dry_run=not yes)
+    report = purge_log(path, *sessions, dry_run=not yes)
     if as_json:
-        output.json({"purged": yes, **plain(report)})
+        output.json({"purged": yes, "file": path, **plain(report)})
         return FINE
     names = ", ".join(map(one_line, report.sessions))
     what = f"{counted(report.events, 'event')}, {counted(report.letters, 'letter')}"
+    where = f"for good from {one_line(path, len(path))}"
     output.line(
-        (names, "bold"), f": {what} removed for good" if yes else f": {what} would be removed for good; --yes does it"
+        (names, "bold"), f": {what} removed {where}" if yes else f": {what} would be removed {where}; --yes does it"
     )
     return FINE
