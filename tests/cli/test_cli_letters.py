@@ -62,14 +62,6 @@ def test_a_running_turn_is_cancelled_from_another_process(stubborn: Shell) -> No
     assert (turn["reason"], turn["cause"], turn["text"]) == ("aborted", "enough", "one two ")
 
 
-def test_an_answer_to_a_question_nobody_asked_is_taken_and_refused(shell: Shell) -> None:
-    shell.run("run", "first", "--session", "s")
-    assert shell.call("approve", "s", "3", "--deny").out == "s: denial sent\n"
-    shell.call("resume", "s")
-    rows = [row["data"] for row in shell.call("show", "s", "--json").json_lines if row["kind"] == "letter/taken"]
-    assert [(row["verb"], row["outcome"]) for row in rows] == [("approve", "refused")]
-
-
 @pytest.mark.parametrize(
     "command", [("send", "", "text"), ("approve", "s", "0"), ("cancel", "s\n"), ("send", "s", "x", "--as", "shout")]
 )

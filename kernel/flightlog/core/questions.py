@@ -33,5 +33,16 @@ def objection(state: State, asked_seq: int, decision: Decision) -> str:
     """Why `decision` is no answer to a question at `asked_seq`; "" when it is, were it late."""
     if asked_seq not in state.questions:
         return f"no question was asked at seq {asked_seq}"
-    asked = about(state, asked_seq)
+    return _unfit(about(state, asked_seq), asked_seq, decision)
+
+
+def unasked(asked: Mapping[int, About], asked_seq: int, decision: Decision) -> str:
+    """Why `decision` answers none of the open questions in the rows `asked`; "" when it does."""
+    if asked_seq not in asked:
+        rows = ", ".join(map(str, sorted(asked)))
+        return f"no question is open at seq {asked_seq}; {f'one is at seq {rows}' if asked else 'none is open at all'}"
+    return _unfit(asked[asked_seq], asked_seq, decision)
+
+
+def _unfit(asked: About, asked_seq: int, decision: Decision) -> str:
     return "" if decision in ANSWERS[asked] else f"the question at seq {asked_seq} {_WANTED[asked]}"

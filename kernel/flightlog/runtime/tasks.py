@@ -213,7 +213,7 @@ class Tasks:
         """Answer the question in row `seq`: "allow" or "deny" a call, or say how one ended that was cut off.
 
         That is "done", "not_done" (it runs then) or "unknown" (the model is told). Raises `UsageError` for another
-        verdict, and once the task has ended.
+        verdict, when no such question is open, and once the task has ended.
         """
         if verdict not in get_args(Verdict):
             raise UsageError(f"verdict is one of {get_args(Verdict)}, not {verdict!r}")

@@ -212,6 +212,8 @@ CASE WHEN count(cost_pico) = count(*) AND sum(cost_pico >> 32) < 2000000000 THEN
 FROM usage WHERE session = ? GROUP BY currency ORDER BY currency IS NULL, currency
 -- name: budget_of
 SELECT card, most, used, left, warned IS NOT NULL FROM budgets WHERE session = ? ORDER BY card
+-- name: questions_open
+SELECT seq FROM approvals WHERE session = ? AND decision = 'open'
 -- The cards that a session was given.
 -- name: cards_of
 SELECT DISTINCT g.name FROM session_keys k JOIN events g USING(session) WHERE k.name = ? AND g.kind = 'budget/granted'
