@@ -97,6 +97,50 @@ def test_a_run_with_an_approver_waits_for_the_answer_of_another_process(asking: 
     assert (done.code, sorted(paid(asking))) == (0, ["ada", "bob"])
 
 
+@pytest.mark.parametrize("verdict", [(), ("--deny",), ("--remember",), ("--done",), ("--not-done",)])
+@pytest.mark.parametrize("place", [1, -1, 1000])
+def test_an_answer_to_a_question_that_is_not_open_is_refused_with_those_that_are(
+    asked: Shell, verdict: tuple[str, ...], place: int
+) -> None:
+    seq = asked.call("approve", "s", "--json").json_lines[0]["seq"]
+    said = asked.call("approve", "s", str(seq + place), *verdict, code=2).complaint
+    assert said.endswith(f"no question is open at seq {seq + place}; one is at seq {seq}")
+    assert "no session 'nosuch'" in asked.call("approve", "nosuch", str(seq), *verdict, code=2).complaint
+    assert asked.call("query", "SELECT count(*) FROM letters", "--json").json["rows"] == [[0]]
+
+
+@pytest.mark.parametrize("verdict", ["--done", "--not-done", "--unknown"])
+def test_an_answer_of_another_kind_than_the_question_is_refused(asked: Shell, verdict: str) -> None:
+    seq = asked.call("approve", "s", "--json").json_lines[0]["seq"]
+    assert "asks whether a call may start" in asked.call("approve", "s", str(seq), verdict, code=2).complaint
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """A shell whose session "s" asks one question. Only to be read."""
+    from flightlog_process import Shell
+
+    shell = Shell(tmp_path_factory.mktemp("asked")).with_plugin("asking", "asking_plugin")
+    paused(shell)
+    return shell
+
+
+def test_an_answer_that_came_too_late_is_shown_as_one_without_effect(asking: Shell) -> None:
+    seq = paused(asking)
+    asking.call("approve", "s", seq, "--by", "ada")
+    asking.call("approve", "s", seq, "--deny", "--by", "bob")
+    seen = asking.run("resume", "s").out
+    assert "? allowed by ada\n" in seen
+    assert "? denied by bob, too late and without effect\n" in seen
+    assert "✗ approve was refused: the question was settled before\n" in seen
+    for shown in (asking.call("show", "s").out, asking.call("tail", "s", "-n", "100").out):
+        (first, second) = [line for line in shown.splitlines() if f"row {seq}" in line]
+        assert (first.endswith("by ada"), second.endswith("by bob · too late and without effect")) == (True, True)
+    late = next(row["seq"] for row in asking.call("show", "s", "--json").json_lines if row["data"].get("by") == "bob")
+    only = asking.call("tail", "s", "--after", str(late - 1)).out.splitlines()[1]
+    assert only.endswith("by bob · too late and without effect")
+
+
 @pytest.mark.parametrize("more", [("--deny",), ("--remember",), ("--reason", "x"), ("--key", "k")])
 def test_an_answer_without_its_question_is_a_usage_error(shell: Shell, more: tuple[str, ...]) -> None:
     shell.run("run", "first", "--session", "s")

@@ -212,6 +212,27 @@ def test_a_question_is_listed_and_answered_and_the_task_goes_on(working: Shell) 
     assert len(effects(working)) == 3
 
 
+def test_an_answer_that_nothing_asks_for_is_refused_with_what_is_open(working: Shell) -> None:
+    submit(working, "note ask note")
+    work_here(working)
+    (question,) = working.call("task", "show", "t", "--json").json["questions"]
+    seq = question["seq"]
+    for wrong in (seq - 1, 99999):
+        said = working.call("task", "answer", "t", str(wrong), "deny", code=2).complaint
+        assert said.endswith(f"no question is open at seq {wrong}; one is at seq {seq}")
+    assert "asks whether a call may start" in working.call("task", "answer", "t", str(seq), "done", code=2).complaint
+    working.call("task", "answer", "t", str(seq), "allow")
+    work_here(working)
+    assert "is completed" in working.call("task", "answer", "t", str(seq), "allow", code=2).complaint
+
+
+def test_a_worker_shows_which_letters_were_refused(shell: Shell) -> None:
+    shell.call("task", "submit", "count", "--id", "t")
+    shell.call("task", "pause", "t")
+    shell.call("task", "pause", "t")
+    assert "t ✗ pause was refused: the task is paused already\n" in shell.call("work", "--until-idle").out
+
+
 def test_a_task_is_forked_at_a_checkpoint(working: Shell) -> None:
     submit(working, "note note")
     work_here(working)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from flightlog.cli.answered import LATE, Answered
 from flightlog.cli.files import said
 from flightlog.cli.letters import answers
 from flightlog.cli.output import Output
@@ -16,6 +17,7 @@ from flightlog_hookspecs.events import (
     ApprovalDecided,
     AssistantDelta,
     AssistantMessage,
+    LetterTaken,
     Record,
     RequestFailed,
     RequestRetry,
@@ -34,9 +36,10 @@ _REASONS: Final = {"completed": "bold green", "aborted": "bold yellow", "interru
 class LiveView:
     """Shows records on `output`. Calls, failures and the like stand on lines of their own."""
 
-    def __init__(self, output: Output, approve_command: Callable[[int], str]) -> None:
+    def __init__(self, output: Output, approve_command: Callable[[int], str], answered: Answered) -> None:
         self._output = output
         self._approve_command = approve_command
+        self._answered = answered
         self._in_turn = False
         self._streamed = ""
 
@@ -64,7 +67,10 @@ class LiveView:
                 output.line(("? ", "yellow"), one_line(event.question, 2000))
                 output.line((f"  {self._approve_command(record.seq)} {answers(event.about)}", "dim"))
             case ApprovalDecided() as event:
-                output.line(("? ", "yellow"), f"{event.decision} by {one_line(event.by)}")
+                late = f", {LATE}" if self._answered.is_late(event) else ""
+                output.line(("? ", "yellow"), f"{event.decision} by {one_line(event.by)}{late}")
+            case LetterTaken(outcome="refused") as event:
+                output.line((refused(event), "yellow"))
             case ToolCall() as event:
                 output.line(
                     ("\u25b8 ", "cyan"), (one_line(event.name), "bold"), f"({arguments(event.arguments)})", fit=True
@@ -93,6 +99,11 @@ class LiveView:
         if event.text.startswith(self._streamed):
             self._output.stream(event.text.removeprefix(self._streamed))
         self._output.end_line()
+
+
+def refused(event: LetterTaken) -> str:
+    """What people are told of a letter that was refused."""
+    return f"\u2717 {event.verb} was refused: {one_line(event.reason, 2000)}"
 
 
 def status_line(output: Output, session: str, turn: TurnCount) -> None:

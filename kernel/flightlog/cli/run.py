@@ -14,6 +14,7 @@ from attrs import frozen
 
 from flightlog import Clock, Kernel, Question
 from flightlog.api import open_kernel
+from flightlog.cli.answered import SETTLED, Answered
 from flightlog.cli.exits import FAILED, FINE, TERMINATED
 from flightlog.cli.files import attach_option, message_of
 from flightlog.cli.interruption import Interruption
@@ -230,7 +231,7 @@ async def _drive(order: Order, *, must_exist: bool) -> int:
 
 
 async def _session(order: Order, output: Output, interruption: Interruption, *, must_exist: bool) -> int:
-    view, tally = LiveView(output, order.approve_command), Tally()
+    tally = Tally()
 
     def show(record: Record) -> None:
         tally.take(record)
@@ -246,6 +247,8 @@ async def _session(order: Order, output: Output, interruption: Interruption, *, 
         for problem in kernel.registry.problems:
             complain(problem.said)
         before = await _length(kernel, order.session, must_exist=must_exist)
+        settled = (await kernel.query(SETTLED, order.session, before, limit_rows=before)).rows
+        view = LiveView(output, order.approve_command, Answered(seq for (seq,) in settled))
         async with (
             trio.open_nursery() as nursery,  # which ends once all is shown
             kernel.session(

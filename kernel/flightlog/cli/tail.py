@@ -6,6 +6,7 @@ import click
 import trio
 
 from flightlog import LogReader
+from flightlog.cli.answered import SETTLED, Answered
 from flightlog.cli.exits import FINE
 from flightlog.cli.json_form import record_form
 from flightlog.cli.options import db_option, json_option, log_to_read
@@ -44,6 +45,8 @@ async def _show(log: LogReader, session: str, output: Output, follow: bool, line
     if not output.as_json:
         show_head(output)
     stream = reader.events(after=reached)
+    settled = log.query(SETTLED, session, min(reached, last), limit_rows=last).rows
+    answered = Answered(seq for (seq,) in settled)
     while follow or reached < last:
         record = await anext(stream)
         reached = record.seq
@@ -51,4 +54,4 @@ async def _show(log: LogReader, session: str, output: Output, follow: bool, line
             output.json(record_form(record))
         else:
             for entry in separate([record]):
-                show_entry(entry, output)
+                show_entry(entry, output, answered)

@@ -7,6 +7,7 @@ from typing import Final
 
 from attrs import frozen
 
+from flightlog.cli.answered import LATE, Answered
 from flightlog.cli.files import said
 from flightlog.cli.output import Output
 from flightlog.cli.terminal_text import arguments, clock_time, counted, duration, ends, moment, one_line
@@ -107,8 +108,9 @@ def separate(records: Iterable[Record]) -> Iterator[Entry]:
 def show_entries(entries: Iterable[Entry], output: Output) -> None:
     """Print `entries` in columns: rows, time, turn and step, kind, what happened."""
     show_head(output)
+    answered = Answered()
     for entry in entries:
-        show_entry(entry, output)
+        show_entry(entry, output, answered)
 
 
 def show_head(output: Output) -> None:
@@ -116,14 +118,16 @@ def show_head(output: Output) -> None:
     output.line((f"{'row':>7} {'time (UTC)':12} {'step':>4} {'event':18} what", "dim"), fit=output.is_terminal)
 
 
-def show_entry(entry: Entry, output: Output) -> None:
-    """Print one entry."""
+def show_entry(entry: Entry, output: Output, answered: Answered) -> None:
+    """Print one entry, which follows those that `answered` knows of."""
     width = max(20, output.console.width - _COLUMNS) if output.is_terminal else _DESCRIPTION_MAX_CHARS
     record = entry.record
     rows = str(record.seq) if entry.last_seq == record.seq else f"{record.seq}-{entry.last_seq}"
     place = ".".join(str(number) for number in (record.turn, record.step) if number is not None)
     kind = one_line(record.event.kind, 18)
     what = _streamed(entry.deltas, width) if entry.deltas else described(record.event, width)
+    if answered.is_late(record.event):
+        what = f"{what} \u00b7 {LATE}"
     output.line(
         f"{rows:>7} ",
         (f"{clock_time(record.at_us):12} ", "dim"),

@@ -8,7 +8,7 @@ import trio
 
 from flightlog import Kernel
 from flightlog.cli.files import said
-from flightlog.cli.live import OUTCOMES
+from flightlog.cli.live import OUTCOMES, refused
 from flightlog.cli.output import Output
 from flightlog.cli.task_letters import answers_of
 from flightlog.cli.task_styles import STYLES
@@ -17,6 +17,7 @@ from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import (
     ApprovalAsked,
     AssistantMessage,
+    LetterTaken,
     Record,
     RequestFailed,
     SessionClosed,
@@ -65,12 +66,14 @@ class WorkView:
                 return
 
     async def _follow(self, kernel: Kernel, session: str, seq: int) -> None:
-        async for record in kernel.read(session).events(after=seq - 1, deltas=False):
+        reader, rests = kernel.read(session), False
+        async for record in reader.events(after=seq - 1, deltas=False):
             self._show(record)
             event = record.event
-            self.failed = self.failed or (isinstance(event, TaskState) and event.state == "failed")
-            rests = isinstance(event, TaskState) and event.state not in ("running", "recovering")
-            if rests or isinstance(event, SessionClosed):
+            if isinstance(event, TaskState):
+                self.failed = self.failed or event.state == "failed"
+                rests = event.state not in ("running", "recovering")
+            if (rests or isinstance(event, SessionClosed)) and record.seq == reader.length():
                 break
         self._begun.discard(session)
         self._following.discard(session)
@@ -91,6 +94,8 @@ class WorkView:
                 output.line(task, ("? ", "yellow"), one_line(event.question, 2000))
                 answer = f"flightlog task answer {record.session} {record.seq} {answers_of(event.about)}"
                 output.line((f"  {answer}", "dim"))
+            case LetterTaken(outcome="refused") as event:
+                output.line(task, (refused(event), "yellow"))
             case ToolCall() as event:
                 name = (one_line(event.name), "bold")
                 output.line(task, ("\u25b8 ", "cyan"), name, f"({arguments(event.arguments)})", fit=True)
