@@ -18,6 +18,7 @@ from flightlog_process import HERE, Shell
 import flightlog
 from flightlog.cli.app import flightlog as group
 from flightlog.cli.commands import COMMANDS
+from flightlog_plugins import scripted
 
 KERNEL = HERE.parents[1] / "kernel" / "flightlog"
 BLOCKED = """
@@ -274,6 +275,42 @@ def test_a_person_sees_colours_within_the_width_of_the_terminal(counted: Shell) 
         lines = re.sub(r"\x1b\[[\d;]*m", "", seen).splitlines()
         assert max(map(len, lines)) <= 80, max(lines, key=len)
         assert len(lines) > 1
+
+
+@pytest.mark.parametrize(
+    ("command", "rows"),
+    [
+        (("sessions",), 3),
+        (("task", "list"), 1),
+        (("query", "SELECT name, 'on to the end' FROM session_keys"), 3),
+        (("query", f"SELECT '{'word ' * 35}' AS a, '{'word ' * 35}' AS b, 'on to the end' AS c"), 1),
+    ],
+    ids=lambda part: part[0] if isinstance(part, tuple) else "",
+)
+def test_a_pipe_gets_one_row_per_line_whatever_its_width(wide: Shell, command: tuple[str, ...], rows: int) -> None:
+    _, *lines = wide.call(*command).out.splitlines()
+    assert len(lines) == rows
+    assert max(map(len, lines)) > 200
+    assert any(line.rstrip().endswith("on to the end") for line in lines)
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """A shell whose sessions and tasks have names as long as may be. Only to be read."""
+    shell = Shell(tmp_path_factory.mktemp("wide"))
+    with flightlog.sync.open_kernel(shell.db, discover=False, plugins=[scripted]) as kernel:
+        for name in ("s" * 200, "short"):
+            with kernel.session(name, title=f"{'title ' * 20}on to the end"):
+                pass
+        kernel.tasks.submit("a goal that goes on to the end", id="t" * 200)
+    return shell
+
+
+def test_a_pipe_gets_calls_and_results_uncut(shell: Shell) -> None:
+    note = f"{'n' * 100}.txt"
+    model = f"scripted:count?to=1&note_every=1&note={note}"
+    out = shell.call("run", "count", "--session", "s", "--model", model, "--workspace", ".").out
+    assert re.search(rf'append_line\(path="{note}", line="counted to 1"\)\n', out)
 
 
 def _on_a_terminal(shell: Shell, command: list[str], *, columns: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.text import Text
@@ -14,6 +14,10 @@ from flightlog.cli.terminal_text import one_line, visible
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+
+_NO_LIMIT: Final = 1_000_000
+"""More columns than anything printed has."""
 
 
 class PipeClosed(Exception):
@@ -39,6 +43,8 @@ class Output:
         self._outlives_reader = outlives_reader
         self._at_line_start = True
         self.console = _Screen(highlight=False, markup=False, emoji=False)
+        if not self.is_terminal:
+            self.console.width = _NO_LIMIT  # programs read rows by the line, and no width is theirs
 
     @property
     def is_terminal(self) -> bool:
