@@ -2,7 +2,7 @@
 
     scripted:echo                     repeats the last user message
     scripted:say?text=hello           says `text`
-    scripted:count?to=300             counts from 1, going on from wherever the conversation has got to
+    scripted:count?to=300             counts from 1, going on from wherever its count was cut off
         &pace_ms=4                    milliseconds between two deltas
         &chunk=3                      characters per delta
         &note_every=100&note=notes.txt   calls `append_line` each time so many numbers are said, and again
@@ -143,8 +143,8 @@ def _count(messages: Sequence[Message], options: dict[str, str]) -> Reply:
     to, every = int(options.get("to", "10")), int(options.get("note_every", "0"))
     if to < 1 or every < 0:
         raise ValueError("count needs to >= 1 and note_every >= 0")
-    whole = "".join(f"{number}\n" for number in range(1, to + 1))
-    said = len("".join(m.text for m in messages if isinstance(m, AssistantMessage)))
+    whole = _numbers(to)
+    said = _said([message for message in messages if isinstance(message, AssistantMessage)])
     pace_ms, chunk = float(options.get("pace_ms", "0")), max(1, int(options.get("chunk", "3")))
     if every:
         reached = whole[:said].count("\n")
@@ -157,8 +157,22 @@ def _count(messages: Sequence[Message], options: dict[str, str]) -> Reply:
         return Reply(text=whole[said:], chunk=chunk, pace_ms=pace_ms)
     # Say up to the next multiple of `every` that is still unsaid, then note it down.
     stop = min((whole[:said].count("\n") // every + 1) * every, to)
-    text = whole[said : len("".join(f"{number}\n" for number in range(1, stop + 1)))]
+    text = whole[said : len(_numbers(stop))]
     return Reply(text=text, calls=(_note(options, stop),), chunk=chunk, pace_ms=pace_ms)
+
+
+def _numbers(to: int) -> str:
+    return "".join(f"{number}\n" for number in range(1, to + 1))
+
+
+def _said(answers: Sequence[AssistantMessage]) -> int:
+    """How many characters of the count stand in `answers`: of those that go on with it, not of any others."""
+    most = sum(len(answer.text) for answer in answers)
+    count, said = _numbers(most // 2 + 1), 0
+    for answer in answers:
+        if count.startswith(answer.text, said) and (answer.interrupted or answer.text.endswith("\n")):
+            said += len(answer.text)
+    return said
 
 
 def _note(options: dict[str, str], number: int) -> Call:

@@ -86,6 +86,15 @@ async def test_the_count_goes_on_from_any_cut_of_its_text(to: int, cuts: list[in
     assert all(len(delta) <= chunk for delta in deltas)
 
 
+@pytest.mark.parametrize("other", ["hello", "5", "1", "12\n", "2\n3\n", "Counted to 3.", ""])
+@pytest.mark.parametrize("note", ["", "&note_every=3"])
+async def test_answers_that_were_no_count_are_no_part_of_it(other: str, note: str) -> None:
+    before, model = [user(), said(other), user()], f"count?to=3{note}"
+    assert (await answer(model, before))[0] == counted(3)
+    cut = [*before, said("1\n2", cut=True), user(), said(other), user()]
+    assert (await answer(model, cut))[0] == "\n3\n"
+
+
 @given(
     to=st.integers(1, 40),
     every=st.integers(1, 15),
