@@ -306,8 +306,8 @@ class Kernel:
         others. Any number of workers, in any processes, share the tasks of a file. With `until_idle` it returns once
         there is nothing to do right now. A task in `take_over` is taken from its owner, who is alive but stuck. What
         goes wrong with one task fails that task only; one that cannot be opened here is left alone and told to
-        `on_problem(task, error)`. Cancelled, it leaves its tasks to the next worker as they are. Raises `StoreError`
-        when the log cannot be written.
+        `on_problem(task, error)`. Cancelled, it leaves its tasks to the next worker as they are. Raises `UsageError`
+        before any work when what is to be taken over is no task, `StoreError` when the log cannot be written.
         """
         await self._workers.work(
             tasks_at_once=tasks_at_once, until_idle=until_idle, take_over=take_over, on_problem=on_problem

@@ -347,6 +347,17 @@ def test_a_task_is_taken_over_from_a_worker_that_is_stuck(working: Shell) -> Non
     working.call("verify")
 
 
+@pytest.mark.parametrize("name", ["nobody", "talk"])
+def test_what_is_no_task_cannot_be_taken_over_and_nothing_is_begun(shell: Shell, name: str) -> None:
+    assert "no such file" in shell.call("work", "--until-idle", "--take-over", name, code=2).complaint
+    assert not shell.db.exists()
+    shell.call("run", "hello", "--session", "talk")
+    shell.call("task", "submit", "count", "--id", "t")
+    said = shell.call("work", "--until-idle", "--take-over", "t", "--take-over", name, code=2).complaint
+    assert f"there is no task {name!r}" in said
+    assert states(shell, "t") == []
+
+
 def test_workers_in_two_processes_share_the_tasks_and_no_task_has_two_at_once(working: Shell) -> None:
     for number in range(12):
         submit(working, "note " * 20, task=f"t{number}")

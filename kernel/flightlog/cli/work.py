@@ -14,7 +14,7 @@ from flightlog import Kernel, Quotas
 from flightlog.api import open_kernel
 from flightlog.cli.exits import FAILED, FINE, TERMINATED, sentence
 from flightlog.cli.json_form import record_form
-from flightlog.cli.options import db_option, json_option, log_to_write
+from flightlog.cli.options import db_option, json_option, log_to_read, log_to_write
 from flightlog.cli.output import Output, complain
 from flightlog.cli.quota_options import quota_options, quotas_of
 from flightlog.cli.verify_option import verify_option
@@ -93,7 +93,7 @@ def work(
     worker; a second one cuts them off, a third leaves at once.
     """
     order = Order(
-        db=log_to_write(db),
+        db=log_to_read(db) if take_over else log_to_write(db),
         tasks_at_once=tasks_at_once,
         until_idle=until_idle,
         take_over=take_over,

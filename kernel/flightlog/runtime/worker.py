@@ -23,7 +23,7 @@ from flightlog.runtime.gate import Gate, full_classes
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.task_board import TaskBoard
 from flightlog.runtime.task_run import TaskRun
-from flightlog.runtime.task_summary import whole_number
+from flightlog.runtime.task_summary import summary, whole_number
 from flightlog.store.store import Store
 from flightlog_hookspecs.errors import (
     Fenced,
@@ -68,6 +68,8 @@ class Workers:
         whole_number("tasks_at_once", tasks_at_once, at_least=1)
         if isinstance(take_over, str):
             raise UsageError(f"take_over names several tasks: [{take_over!r}], not {take_over!r}")
+        for task in take_over:
+            summary(self.store, task)  # raises when there is none
         if self._left:
             return
         worker = Worker(self, tasks_at_once, set(take_over), on_problem)
