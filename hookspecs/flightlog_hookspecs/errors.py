@@ -70,6 +70,10 @@ class ReadOnly(StoreError):
     """The file or its folder cannot be written. It was not changed."""
 
 
+class NotCreated(ReadOnly):
+    """A new file, such as a backup, an export or a log, cannot be made where it is to be. Nothing was changed."""
+
+
 class DiskFull(StoreError):
     """The disk is full. Nothing acknowledged is lost; free space, then reopen."""
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shlex
 import sys
+import tempfile
 from pathlib import Path
 
+import pytest
 from flightlog_process import Shell
 
 
@@ -37,6 +41,34 @@ def test_what_was_written_is_said_to_people(counted: Shell, tmp_path: Path) -> N
     shell, target = Shell(tmp_path), tmp_path / "c.jsonl"
     assert f"written to {target}" in shell.call("export", "c", str(target), "--db", str(counted.db)).out
     assert "taken in" in shell.call("import", str(target)).out
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOENT, errno.EPERM, errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("command", [("backup",), ("export", "c")], ids=" ".join)
+def test_a_destination_that_cannot_be_written_is_no_fault_of_the_log(
+    counted: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: tuple[str, ...], number: int
+) -> None:
+    def refuse(**_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    said = counted.call(*command, str(tmp_path / "copy"), code=1).complaint
+    assert said.startswith(f"flightlog: {tmp_path / 'copy'}: ")
+    assert os.strerror(number) in said
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    "command", [("backup", "/proc/x"), ("export", "c", "/proc/x"), ("run", "hi", "--db", "/proc/x")]
+)
+def test_what_cannot_be_created_is_named(counted: Shell, command: tuple[str, ...]) -> None:
+    assert counted.call(*command, code=1).complaint.startswith("flightlog: /proc/x: cannot be created")
+
+
+def test_an_import_into_a_log_that_cannot_be_created_names_that(counted: Shell, tmp_path: Path) -> None:
+    counted.call("export", "c", str(tmp_path / "c.jsonl"))
+    said = counted.call("import", str(tmp_path / "c.jsonl"), "--db", "/proc/x", code=1).complaint
+    assert said.startswith("flightlog: /proc/x: cannot be created")
 
 
 def test_refusals_have_the_exit_codes_of_the_other_commands(counted: Shell, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from flightlog_hookspecs.errors import (
     HeadMismatch,
     LogCorrupt,
     NotAFlightlog,
+    NotCreated,
     ReadOnly,
     SchemaTooNew,
     StoreError,
@@ -292,7 +293,7 @@ def test_a_crashed_file_in_a_folder_that_cannot_be_written_can_be_read_unless_it
 def test_a_log_is_not_created_where_nothing_may_be_written(public_folder: Path) -> None:
     give_away(public_folder, file_mode=0o644, folder_mode=0o555)
     error, message = outcome(open_error, str(public_folder / "log.db"), as_nobody=True)
-    assert error is ReadOnly
+    assert error is NotCreated
     assert "permissions" in message
     assert photograph(public_folder) == {}
     public_folder.chmod(0o755)

@@ -22,13 +22,17 @@ def exit_code_of(error: BaseException) -> int:
         FileInUse,
         FileReplaced,
         ForkedProcess,
+        NotCreated,
         SessionBusy,
         StoreError,
         StoreStopped,
         UsageError,
     )
 
-    not_the_logs_fault = (SessionBusy, FileInUse, Fenced, DiskFull, StoreStopped, FileReplaced, ForkedProcess)
+    not_the_logs_fault = (
+        *(SessionBusy, FileInUse, Fenced, DiskFull, StoreStopped, FileReplaced, ForkedProcess),
+        NotCreated,
+    )
     match error:
         case UsageError():
             return USAGE

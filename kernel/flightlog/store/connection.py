@@ -132,7 +132,10 @@ class ApswDatabase(Database):
             self._connection.execute(self._sql["copy_into"], (path,))
         except apsw.Error as error:
             if not self._was_overtaken():
-                raise self._translated(error) from error
+                known = self._translated(error)
+                raise (
+                    translated(apsw.FullError(str(error)), path) if isinstance(known, DiskFull) else known
+                ) from error
         else:
             if not self._was_overtaken():
                 return

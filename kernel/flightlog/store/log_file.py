@@ -5,7 +5,6 @@ Everything here happens before a foreign byte is changed, and each refusal says 
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import time
@@ -19,14 +18,13 @@ import apsw
 from flightlog.store.connection import ApswDatabase, Busy, is_immutable, translated
 from flightlog.store.file_identity import Watched
 from flightlog.store.locks import FileLocks
-from flightlog.store.new_file import bring_to_disk
+from flightlog.store.new_file import bring_to_disk, not_created
 from flightlog.store.raw_pages import MAGIC
 from flightlog.store.statements import APPLICATION_ID, SCHEMA_VERSION, schema_sql, snapshots_sql
 from flightlog.store.wal import read_wal
 from flightlog.store.wholeness import check_whole
 from flightlog.store.witness import Witness, read_witness, witness_path
 from flightlog_hookspecs.errors import (
-    DiskFull,
     FileInUse,
     FileReplaced,
     HeadMismatch,
@@ -308,11 +306,8 @@ def _create_empty(path: str, create: bool) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         pass  # another process was faster; the checks below look at what it made
-    except PermissionError as error:
-        raise ReadOnly(f"{path}: cannot be created: {error.strerror}. Check the permissions of its folder.") from error
     except OSError as error:
-        kind = {errno.ENOSPC: DiskFull, errno.EROFS: ReadOnly}.get(error.errno or 0, StoreError)
-        raise kind(f"{path}: cannot be created: {error.strerror}") from error
+        raise not_created(error, path) from error
 
 
 def _inspect(path: str, *, damaged: bool = False) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from flightlog.store.connection import translated
-from flightlog_hookspecs.errors import UsageError
+from flightlog_hookspecs.errors import DiskFull, NotCreated, StoreError, UsageError
 
 
 @contextmanager
@@ -22,7 +22,7 @@ def new_file(path: str) -> Iterator[str]:
     if not os.path.isdir(folder):
         raise UsageError(f"{path}: its folder does not exist. Create {folder} first.")
     _check_free(path)
-    with part_of(path) as part:
+    with part_of(path, failed=not_created) as part:
         yield part
         try:
             bring_to_disk(part)
@@ -37,21 +37,32 @@ def new_file(path: str) -> Iterator[str]:
 
 
 @contextmanager
-def part_of(path: str) -> Iterator[str]:
-    """Yields the path of an empty file (mode 0600) beside `path` that ends in ".part" and is gone afterwards."""
+def part_of(path: str, *, failed: Callable[[OSError, str], StoreError] = translated) -> Iterator[str]:
+    """Yields the path of an empty file (mode 0600) beside `path` that ends in ".part" and is gone afterwards.
+
+    Raises what `failed` makes of an error of the system.
+    """
     folder, name = os.path.split(path)
     try:
         descriptor, part = tempfile.mkstemp(prefix=f"{name}.", suffix=".part", dir=folder or ".")
         os.close(descriptor)
     except OSError as error:
-        raise translated(error, path) from error
+        raise failed(error, path) from error
     try:
         yield part
     except OSError as error:
-        raise translated(error, path) from error
+        raise failed(error, path) from error
     finally:
         with suppress(FileNotFoundError):
             os.unlink(part)
+
+
+def not_created(error: OSError, path: str) -> StoreError:
+    """What is said when no new file can be made at `path`, or not be written."""
+    known = translated(error, path)
+    if isinstance(known, DiskFull):
+        return known
+    return NotCreated(f"{path}: cannot be created ({error.strerror}). Check the permissions of its folder.")
 
 
 def bring_to_disk(path: str) -> None:
