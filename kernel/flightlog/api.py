@@ -32,7 +32,7 @@ from flightlog.runtime.letters import Postman
 from flightlog.runtime.mailbox import Mailbox
 from flightlog.runtime.plugins import Discover, load_plugins, register
 from flightlog.runtime.querying import Queries
-from flightlog.runtime.reader import SessionReader, path_of, reader_of
+from flightlog.runtime.reader import SessionReader, log_path_of, path_of, reader_of
 from flightlog.runtime.recovery import OnCrash, Verify, close_session, open_session
 from flightlog.runtime.redacting import Redacting
 from flightlog.runtime.registration import Registration
@@ -388,7 +388,8 @@ class Kernel:
         The copy opens as one that was closed cleanly. Raises `UsageError` when something is there.
         """
         self._store.check_process()
-        await trio.to_thread.run_sync(back_up, self._store.path, os.path.abspath(target), limiter=self._threads)
+        path = log_path_of("target", target)
+        await trio.to_thread.run_sync(back_up, self._store.path, path, limiter=self._threads)
 
     async def import_session(self, source: str | os.PathLike[str] | BinaryIO) -> str:
         """Take in a session that `SessionReader.export` wrote, hash chain and all; returns its name.
@@ -431,7 +432,7 @@ async def open_kernel(
     if folder and not os.path.isdir(folder):
         raise UsageError(f"workspace {folder} is not a folder")
     registry = load_plugins(discover=discover, plugins=plugins)
-    store = Store.open(path_of("path", path), allow_network=allow_network)
+    store = Store.open(log_path_of("path", path), allow_network=allow_network)
     kernel = Kernel(store, registry, folder, clock or Clock(), on_boundary, agent, quotas, verify)
     try:
         async with beside(kernel.deliver):

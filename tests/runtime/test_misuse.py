@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -16,6 +18,7 @@ from flightlog.testing import Bundle, FakeModel, words
 from flightlog_hookspecs import TextBlock
 from flightlog_hookspecs.errors import FlightlogError, HeadMismatch, SessionBusy, StoreError, UsageError
 from flightlog_hookspecs.events import SessionCreated
+from support.files import photograph
 from support.kernels import events_of, kinds_of, opened, session_of
 
 
@@ -216,6 +219,33 @@ async def test_a_workspace_that_is_no_folder_is_refused_and_creates_no_log(tmp_p
         async with opened(tmp_path / "a.db", FakeModel([]), workspace=tmp_path / "nowhere"):
             pass
     assert not (tmp_path / "a.db").exists()
+
+
+@pytest.mark.parametrize(
+    "path", [None, 7, "a\0b", ["a"], io.StringIO()], ids=["None", "a number", "a NUL", "a list", "a text file"]
+)
+async def test_what_is_no_path_is_refused_wherever_one_is_given(tmp_path: Path, path: Any) -> None:
+    source = tmp_path / "a.db"
+    async with session_of(source, FakeModel([])):
+        pass
+    before = photograph(tmp_path)
+    async with opened(source, FakeModel([])) as kernel:
+        for wrong in (
+            lambda: kernel.backup(path),
+            lambda: kernel.import_session(path),
+            lambda: trio.to_thread.run_sync(kernel.read("s").export, path),
+        ):
+            with pytest.raises(UsageError, match="path"):
+                await wrong()
+        with pytest.raises(UsageError, match="path"):
+            async with flightlog.open_kernel(path, discover=False):
+                pass
+        with flightlog.open_log(source, discover=False) as log, pytest.raises(UsageError, match="path"):
+            log.backup(path)
+    for refuses in (flightlog.open_log, lambda path: flightlog.purge(path, "s"), flightlog.repair):
+        with pytest.raises(UsageError, match="path"):
+            refuses(path)
+    assert photograph(tmp_path).keys() == before.keys()
 
 
 async def test_the_error_of_the_host_leaves_the_session_as_it_was_raised(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import BinaryIO
 
 import click
 import trio
@@ -58,7 +59,13 @@ def import_command(file: str, db: str | None, as_json: bool) -> int:
     return FINE
 
 
+def _stdin() -> BinaryIO:
+    if sys.stdin is None:
+        raise UsageError("stdin is closed; name a FILE, or pipe the export in")
+    return sys.stdin.buffer
+
+
 async def _import(db: str, file: str) -> tuple[str, int]:
     async with open_kernel(db, discover=False) as kernel:
-        session = await kernel.import_session(sys.stdin.buffer if file == "-" else file)
+        session = await kernel.import_session(_stdin() if file == "-" else file)
         return session, kernel.read(session).length()

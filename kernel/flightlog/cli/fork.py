@@ -7,6 +7,7 @@ import trio
 
 from flightlog.api import open_kernel
 from flightlog.cli.exits import FINE
+from flightlog.cli.numbers import WholeType
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
 from flightlog.cli.terminal_text import one_line
@@ -14,7 +15,7 @@ from flightlog.cli.terminal_text import one_line
 
 @click.command(short_help="Go on from an earlier turn in a new session.")
 @click.argument("session", metavar="ID")
-@click.argument("turn", metavar="TURN", type=click.IntRange(min=1))
+@click.argument("turn", metavar="TURN", type=WholeType(1))
 @click.argument("new", metavar="NEW")
 @click.option("--title", metavar="TEXT", default="", help="The title of the new session. Default: none.")
 @db_option

@@ -11,6 +11,7 @@ import click
 from attrs import evolve
 
 from flightlog.cli.exits import FAILED, FINE
+from flightlog.cli.numbers import SecondsType, WholeType
 from flightlog.cli.options import PathType, json_option
 from flightlog.cli.output import Output, complain
 
@@ -27,12 +28,12 @@ if TYPE_CHECKING:
     show_default=True,
     help="How hard to look: for about a minute, ten minutes, or until it is stopped.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Where the rounds begin.")
-@click.option("--rounds", type=click.IntRange(min=1), help="End after so many: the same work whenever it is repeated.")
-@click.option("--points", type=click.IntRange(min=1), help="End after so many crashes and faults.")
-@click.option("--seconds", type=click.FloatRange(min=0), help="End after so long. Default: the profile's.")
+@click.option("--seed", type=WholeType(0), default=0, show_default=True, help="Where the rounds begin.")
+@click.option("--rounds", type=WholeType(1), help="End after so many: the same work whenever it is repeated.")
+@click.option("--points", type=WholeType(1), help="End after so many crashes and faults.")
+@click.option("--seconds", type=SecondsType(0), help="End after so long. Default: the profile's.")
 @click.option("--workload", "workloads", metavar="MODULE:NAME", multiple=True, help="Yours, or the name of a script.")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes at work.")
+@click.option("--jobs", type=WholeType(1), default=1, show_default=True, help="Processes at work.")
 @click.option("--state", type=PathType(dir_okay=False), help="Note what is done in this file, and go on from it.")
 @click.option("--save", metavar="DIR", type=PathType(file_okay=False), help="Keep the files of violations there.")
 @click.option("--table", type=PathType(dir_okay=False), help="Write the table to this Markdown file, too.")

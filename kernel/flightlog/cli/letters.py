@@ -14,6 +14,7 @@ from flightlog.api import open_kernel
 from flightlog.cli.exits import FINE
 from flightlog.cli.files import attach_option, message_of
 from flightlog.cli.json_form import plain
+from flightlog.cli.numbers import WholeType
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
 from flightlog.cli.terminal_text import one_line
@@ -55,7 +56,7 @@ def send(
 
 @click.command(short_help="Answer a question about a tool call, or list the open ones.")
 @click.argument("session", metavar="ID")
-@click.argument("seq", metavar="SEQ", type=click.IntRange(min=1), required=False)
+@click.argument("seq", metavar="SEQ", type=WholeType(1), required=False)
 @click.option("--deny", is_flag=True, help="Deny the call. Default: allow it.")
 @click.option("--done", "outcome", flag_value="done", help="The call that was cut off has taken effect.")
 @click.option("--not-done", "outcome", flag_value="not_done", help="It has not: let it run.")

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flightlog.cli.exits import FAILED, FINE
+from flightlog.cli.numbers import SecondsType, WholeType
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output, complain
 from flightlog.cli.terminal_text import counted, one_line
@@ -20,10 +21,8 @@ from flightlog_hookspecs.errors import LimitExceeded
 
 @click.command(short_help="Run one SELECT over the log.")
 @click.argument("sql")
-@click.option(
-    "--limit-rows", metavar="N", default=QUERY_MAX_ROWS, type=click.IntRange(0), help="Cut off behind N rows."
-)
-@click.option("--limit-s", metavar="S", default=QUERY_MAX_S, type=click.FloatRange(0), help="Give up after S seconds.")
+@click.option("--limit-rows", metavar="N", default=QUERY_MAX_ROWS, type=WholeType(0), help="Cut off behind N rows.")
+@click.option("--limit-s", metavar="S", default=QUERY_MAX_S, type=SecondsType(0), help="Give up after S seconds.")
 @db_option
 @json_option
 def query(sql: str, limit_rows: int, limit_s: float, db: str | None, as_json: bool) -> int:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import click
 
 from flightlog.cli.moments import SpanType
+from flightlog.cli.numbers import WholeType
 from flightlog.core.budget import is_card
 from flightlog.core.quotas import OF, Budget, Pool, Quotas, Rate
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import TaskClass
+
+_MAX_DIGITS: Final = 18
 
 T = TypeVar("T")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -77,7 +80,7 @@ def quota_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="What core, normal or batch tasks share: tokens=N/SPAN, calls=N/SPAN or tasks=N at once. Repeatable.",
         ),
         click.option(
-            "--tasks-in-file", metavar="N", type=click.IntRange(1), help="At once, in all workers that say the same."
+            "--tasks-in-file", metavar="N", type=WholeType(1), help="At once, in all workers that say the same."
         ),
     ]
     for option in reversed(options):
@@ -95,6 +98,8 @@ def _rate(word: str, text: str) -> Rate:
 def _number(word: str, text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise UsageError(f"{word!r} needs a whole number, not {text!r}")
+    if len(text) > _MAX_DIGITS:
+        raise UsageError(f"{word!r:.100} needs a number of at most {_MAX_DIGITS} digits")
     return int(text)
 
 

@@ -14,6 +14,7 @@ from flightlog import SentRequest, SessionReader, SessionSummary, Spending
 from flightlog.cli.exits import FINE
 from flightlog.cli.files import shown
 from flightlog.cli.json_form import message_form, plain, record_form
+from flightlog.cli.numbers import WholeType
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
 from flightlog.cli.terminal_text import cost, counted, moment, one_line, visible
@@ -51,7 +52,7 @@ class PlaceType(click.ParamType[Place]):
 
 
 @click.command(short_help="List the sessions.")
-@click.option("--limit", metavar="N", type=click.IntRange(1), help="At most N of them. [50, with --json all]")
+@click.option("--limit", metavar="N", type=WholeType(1), help="At most N of them. [50, with --json all]")
 @db_option
 @json_option
 def sessions(limit: int | None, db: str | None, as_json: bool) -> int:

@@ -9,6 +9,7 @@ from flightlog import LogReader
 from flightlog.cli.answered import SETTLED, Answered
 from flightlog.cli.exits import FINE
 from flightlog.cli.json_form import record_form
+from flightlog.cli.numbers import WholeType
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
 from flightlog.cli.timeline import separate, show_entry, show_head
@@ -18,8 +19,8 @@ from flightlog.runtime.reader import open_log
 @click.command(short_help="Show the newest events of a session, and follow it.")
 @click.argument("session", metavar="ID")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is written, by any process, until Ctrl+C.")
-@click.option("-n", "--lines", metavar="N", default=10, type=click.IntRange(0), help="So many to begin with. [10]")
-@click.option("--after", metavar="ROW", type=click.IntRange(0), help="Begin behind that row instead.")
+@click.option("-n", "--lines", metavar="N", default=10, type=WholeType(0), help="So many to begin with. [10]")
+@click.option("--after", metavar="ROW", type=WholeType(0), help="Begin behind that row instead.")
 @db_option
 @json_option
 def tail(session: str, follow: bool, lines: int, after: int | None, db: str | None, as_json: bool) -> int:

@@ -19,6 +19,7 @@ from flightlog.cli.json_form import plain
 from flightlog.cli.letters import key_option, open_questions
 from flightlog.cli.model_option import addressed
 from flightlog.cli.moments import MomentType, SpanType
+from flightlog.cli.numbers import WholeType
 from flightlog.cli.options import db_option, json_option, log_to_read, log_to_write
 from flightlog.cli.output import Output
 from flightlog.cli.quota_options import budget_of
@@ -55,7 +56,7 @@ def task() -> None:
 @click.option(
     "--max-steps",
     metavar="N",
-    type=click.IntRange(1),
+    type=WholeType(1),
     default=30,
     show_default=True,
     help="It fails when it needs more steps.",
@@ -63,17 +64,17 @@ def task() -> None:
 @click.option(
     "--max-recoveries",
     metavar="N",
-    type=click.IntRange(0),
+    type=WholeType(0),
     default=5,
     show_default=True,
     help="It fails when so many workers in a row die on it, and rests when more are ended in the middle of a step.",
 )
 @click.option(
-    "--max-input-tokens", metavar="N", type=click.IntRange(1), help="It rests when a request would have more tokens."
+    "--max-input-tokens", metavar="N", type=WholeType(1), help="It rests when a request would have more tokens."
 )
 @click.option("--due", metavar="TIME", type=MomentType(), help="When it may begin: 2030-01-31T18:00, +2h.")
 @click.option("--every", metavar="SPAN", type=SpanType(), help="Have the goal come again: 45m, 2h30m, 1d.")
-@click.option("--times", metavar="N", type=click.IntRange(1), help="With --every: N times in all.")
+@click.option("--times", metavar="N", type=WholeType(1), help="With --every: N times in all.")
 @click.option("--until", metavar="TIME", type=MomentType(), help="With --every: not after TIME.")
 @click.option("--deadline", metavar="TIME", type=MomentType(), help="When it fails unless it has ended.")
 @click.option("--goal-check", metavar="NAME", default="", help="The check that decides whether the goal is met.")
@@ -161,7 +162,7 @@ def submit(
 
 @task.command("list", short_help="List the tasks.")
 @click.option("--state", type=click.Choice(get_args(TaskStateName)), help="Only those in this state.")
-@click.option("--limit", metavar="N", type=click.IntRange(1), help="At most N of them. [50, with --json all]")
+@click.option("--limit", metavar="N", type=WholeType(1), help="At most N of them. [50, with --json all]")
 @db_option
 @json_option
 def list_command(state: TaskStateName | None, limit: int | None, db: str | None, as_json: bool) -> int:

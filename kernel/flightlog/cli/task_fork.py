@@ -7,6 +7,7 @@ import trio
 
 from flightlog.api import open_kernel
 from flightlog.cli.exits import FINE
+from flightlog.cli.numbers import WholeType
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
 from flightlog.cli.terminal_text import one_line
@@ -14,7 +15,7 @@ from flightlog.cli.terminal_text import one_line
 
 @click.command(short_help="Go on from an earlier checkpoint in a new task.")
 @click.argument("name", metavar="ID")
-@click.option("--checkpoint", metavar="SEQ", type=click.IntRange(min=1), required=True, help="The row it stands in.")
+@click.option("--checkpoint", metavar="SEQ", type=WholeType(1), required=True, help="The row it stands in.")
 @click.option("--id", "new", metavar="ID", help="The new task's id. Default: one is made.")
 @db_option
 @json_option

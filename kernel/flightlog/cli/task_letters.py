@@ -13,6 +13,7 @@ from flightlog import Posted, Tasks
 from flightlog.api import open_kernel
 from flightlog.cli.exits import FINE
 from flightlog.cli.letters import key_option, open_questions, show_questions
+from flightlog.cli.numbers import WholeType
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
 from flightlog.cli.quota_options import budget_of
@@ -108,7 +109,7 @@ def grant(task: str, cards: tuple[str, ...], by: str, key: str | None, db: str |
 
 @click.command(short_help="Answer a question of a task, or list the open ones.")
 @click.argument("task", metavar="ID")
-@click.argument("seq", metavar="SEQ", type=click.IntRange(min=1), required=False)
+@click.argument("seq", metavar="SEQ", type=WholeType(1), required=False)
 @click.argument("verdict", type=click.Choice(get_args(Verdict)), required=False)
 @click.option("--remember", is_flag=True, help="Let guards know for later calls of this tool in this task.")
 @click.option("--reason", metavar="TEXT", default="", help="Why; a denied call's model is told.")
@@ -157,6 +158,8 @@ def parameters_of(named: Sequence[str]) -> dict[str, Any]:
             parameters[name] = json.loads(value)
         except ValueError:
             parameters[name] = value
+        except RecursionError:
+            raise UsageError(f"--parameter {name} is nested too deeply") from None
     return parameters
 
 

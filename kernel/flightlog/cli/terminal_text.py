@@ -38,7 +38,7 @@ def arguments(raw: str) -> str:
     """A call's raw arguments as a person would write them, or as they are when they are no object."""
     try:
         value = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return one_line(raw)
     if not isinstance(value, dict):
         return one_line(raw)

@@ -11,6 +11,7 @@ from flightlog import Mailbox, Posted, TimerSummary
 from flightlog.cli.exits import FINE
 from flightlog.cli.letters import key_option, posted
 from flightlog.cli.moments import MomentType, SpanType
+from flightlog.cli.numbers import WholeType
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
 from flightlog.cli.terminal_text import one_line
@@ -32,7 +33,7 @@ def timer() -> None:
 @click.option("--at", type=MomentType(), metavar="TIME", help="When: 2030-01-31T18:00, +2h. Past: at once.")
 @click.option("--after", type=SpanType(), metavar="SPAN", help="When, from now: 90s, 45m, 2h30m, 1d.")
 @click.option("--every", type=SpanType(), metavar="SPAN", help="Again and again, first after one SPAN or --at TIME.")
-@click.option("--times", type=click.IntRange(min=1), metavar="N", help="With --every: N times in all.")
+@click.option("--times", type=WholeType(1), metavar="N", help="With --every: N times in all.")
 @click.option("--until", type=MomentType(), metavar="TIME", help="With --every: not after TIME.")
 @by_option
 @key_option

@@ -14,6 +14,7 @@ from flightlog import Kernel, Quotas
 from flightlog.api import open_kernel
 from flightlog.cli.exits import FAILED, FINE, TERMINATED, sentence
 from flightlog.cli.json_form import record_form
+from flightlog.cli.numbers import SecondsType, WholeType
 from flightlog.cli.options import db_option, json_option, log_to_read, log_to_write
 from flightlog.cli.output import Output, complain
 from flightlog.cli.quota_options import quota_options, quotas_of
@@ -40,16 +41,14 @@ class Order:
 
 
 @click.command(short_help="Carry out tasks.")
-@click.option(
-    "--tasks", "tasks_at_once", metavar="N", type=click.IntRange(1), default=4, show_default=True, help="At once."
-)
+@click.option("--tasks", "tasks_at_once", metavar="N", type=WholeType(1), default=4, show_default=True, help="At once.")
 @click.option("--until-idle", is_flag=True, help="Leave once there is nothing to do right now.")
 @click.option("--take-over", metavar="ID", multiple=True, help="Take this task from an owner that is stuck.")
 @click.option(
     "--grace",
     "grace_s",
     metavar="S",
-    type=click.FloatRange(0),
+    type=SecondsType(0),
     default=30.0,
     show_default=True,
     help="How long tasks may take to finish their step when it is to leave.",
@@ -58,7 +57,7 @@ class Order:
     "--stall-limit",
     "stall_limit_s",
     metavar="S",
-    type=click.FloatRange(1),
+    type=SecondsType(1),
     default=60.0,
     show_default=True,
     help="It ends itself once it has stood still for so long, and others take its tasks up.",

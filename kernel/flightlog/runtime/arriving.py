@@ -12,7 +12,7 @@ from attrs import evolve
 from flightlog.core.forking import forked, forked_task
 from flightlog.core.limits import SESSION_NAME_MAX_CHARS
 from flightlog.runtime.clock import Clock
-from flightlog.runtime.reader import SessionReader, apart
+from flightlog.runtime.reader import SessionReader, apart, file_of, path_of
 from flightlog.runtime.recovery import entered, opening
 from flightlog.store.codec import encoded_log
 from flightlog.store.connection import translated
@@ -105,11 +105,14 @@ def _read(source: str | os.PathLike[str] | BinaryIO) -> Imported:
     from flightlog.store.importing import imported
 
     if not isinstance(source, (str, os.PathLike)):
-        return imported(source)
+        return imported(file_of("source", source, "readline"))
+    path = path_of("source", source)
     try:
-        with open(source, "rb") as file:
-            return imported(file)
+        file = open(path, "rb")  # noqa: SIM115  closed below, where its errors are no usage errors
     except OSError as error:
-        if isinstance(error, (FileNotFoundError, IsADirectoryError)):
-            raise UsageError(f"{os.fspath(source)}: {error.strerror}") from error
-        raise translated(error, os.fspath(source)) from error
+        raise UsageError(f"{path}: {error.strerror}") from error
+    with file:
+        try:
+            return imported(file)
+        except OSError as error:
+            raise translated(error, path) from error

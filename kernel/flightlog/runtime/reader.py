@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import BinaryIO, Literal, Self, TypeVar
+from io import TextIOBase
+from typing import Any, BinaryIO, Literal, Self, TypeVar
 
 import trio
 from attrs import fields, frozen
@@ -171,9 +172,9 @@ class SessionReader:
 
         lines = exported(self._store, self.session, self._key)
         if isinstance(target, (str, os.PathLike)):
-            with new_file(os.path.abspath(target)) as part, open(part, "wb") as file:
+            with new_file(path_of("target", target)) as part, open(part, "wb") as file:
                 return self._written(lines, file)
-        return self._written(lines, target)
+        return self._written(lines, file_of("target", target, "write"))
 
     def _written(self, lines: Iterator[bytes], file: BinaryIO) -> HeadToken:
         from flightlog.store.jsonl import Closing, parsed
@@ -395,7 +396,7 @@ class LogReader:
         The copy opens as one that was closed cleanly. Raises `UsageError` when something is there.
         """
         self._store.check_process()
-        back_up(self._store.path, os.path.abspath(target))
+        back_up(self._store.path, log_path_of("target", target))
 
     def check_file(self) -> None:
         """Let SQLite check its own structures. Raises `LogCorrupt`."""
@@ -410,15 +411,35 @@ def open_log(path: str | os.PathLike[str], *, discover: Discover = True, plugins
     Adapters found by `discover` or in `plugins` let it prove the hash of every request.
     """
     registry = load_plugins(discover=discover, plugins=plugins)
-    return LogReader(Store.open_to_read(path_of("path", path)), registry)
+    return LogReader(Store.open_to_read(log_path_of("path", path)), registry)
 
 
 def path_of(name: str, given: object) -> str:
     """The absolute path that was given as `name`. Raises `UsageError` when it is none."""
     try:
-        return os.path.abspath(os.fsdecode(given))  # type: ignore[arg-type]
+        path = os.path.abspath(os.fsdecode(given))  # type: ignore[arg-type]
     except TypeError:
         raise UsageError(f"{name} must be a path, not {type(given).__name__}") from None
+    if "\0" in path:
+        raise UsageError(f"{name} is no path: {path!r} holds a NUL")
+    return path
+
+
+def log_path_of(name: str, given: object) -> str:
+    """As `path_of`, of a log: SQLite opens no file whose name is not UTF-8."""
+    path = path_of(name, given)
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{name}: {path!r} is not UTF-8, and no log can have such a name") from None
+    return path
+
+
+def file_of(name: str, given: object, method: str) -> Any:
+    """The open binary file that was given as `name`, which has that method. Raises `UsageError` when it is none."""
+    if isinstance(given, TextIOBase) or not callable(getattr(given, method, None)):
+        raise UsageError(f"{name} must be a path or an open binary file, not {type(given).__name__}")
+    return given
 
 
 def reader_of(store: Store, name: str, registry: Registry | None, feeds: Feeds) -> SessionReader:

@@ -6,6 +6,7 @@ import os
 from datetime import UTC, datetime
 
 from flightlog.runtime.clock import Clock
+from flightlog.runtime.reader import log_path_of
 from flightlog.store.purging import PurgeReport, purged
 from flightlog.store.repairing import RepairReport, repaired
 
@@ -21,7 +22,7 @@ def purge(path: str | os.PathLike[str], *sessions: str, dry_run: bool = False) -
     Raises `UsageError` for a session that is not there, `FileInUse` while anybody has the file open,
     `LogCorrupt` or `SchemaTooNew` when another session is not sound: `repair` first. Nothing was changed then.
     """
-    return purged(os.path.abspath(path), sessions, dry_run=dry_run)
+    return purged(log_path_of("path", path), sessions, dry_run=dry_run)
 
 
 def repair(path: str | os.PathLike[str], *, dry_run: bool = True, clock: Clock | None = None) -> RepairReport:
@@ -38,4 +39,4 @@ def repair(path: str | os.PathLike[str], *, dry_run: bool = True, clock: Clock |
     clock = clock or Clock()
     now_us = clock.now_us()
     stamp = f"{datetime.fromtimestamp(now_us / 1e6, UTC):%Y%m%dT%H%M%S.%fZ}"
-    return repaired(os.path.abspath(path), dry_run=dry_run, at_us=now_us, stamp=stamp, repair_id=clock.new_id())
+    return repaired(log_path_of("path", path), dry_run=dry_run, at_us=now_us, stamp=stamp, repair_id=clock.new_id())

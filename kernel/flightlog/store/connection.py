@@ -20,6 +20,7 @@ from flightlog_hookspecs.errors import (
     ReadOnly,
     SchemaTooNew,
     StoreError,
+    UsageError,
 )
 
 Row = tuple[Any, ...]
@@ -118,6 +119,8 @@ class ApswDatabase(Database):
         """All rows of a query."""
         try:
             rows = self._connection.execute(self._sql[name], arguments).fetchall()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"{error.object!r} is no Unicode text, and so nothing in {self._path}") from None
         except (apsw.Error, UnicodeDecodeError) as error:
             if self._was_overtaken():
                 return self.read(name, *arguments)

@@ -6,6 +6,7 @@ with its snapshot when it ends; through SQLite's own library, so that closing it
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -94,7 +95,7 @@ def _check(sql: str, limit_rows: int, limit_s: float) -> None:
         raise UsageError(f"the SQL is wrong: one SELECT as a string is wanted, not {sql!r}")
     if isinstance(limit_rows, bool) or not isinstance(limit_rows, int) or limit_rows < 0:
         raise UsageError(f"limit_rows is a whole number of rows, not {limit_rows!r}")
-    if not isinstance(limit_s, (int, float)):
+    if not isinstance(limit_s, (int, float)) or math.isnan(limit_s):
         raise UsageError(f"limit_s is a number of seconds, not {limit_s!r}")
 
 

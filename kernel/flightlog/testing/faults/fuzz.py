@@ -20,6 +20,7 @@ from flightlog.testing.faults.power_loss import run_power_loss
 from flightlog.testing.faults.report import Report, Violation
 from flightlog.testing.faults.workloads import SCRIPTS, named
 from flightlog.version import __version__
+from flightlog_hookspecs.errors import UsageError
 
 _RANDOM_SCRIPTS_A_ROUND: Final = 3
 
@@ -140,9 +141,12 @@ def _note(state: str | None, chunk: Chunk, report: Report) -> None:
 def _noted(state: str | None) -> dict[Chunk, Report]:
     if not state or not os.path.exists(state):
         return {}
-    with open(state, encoding="utf-8") as file:
-        lines = [json.loads(line) for line in file]
-    return {Chunk(line.pop("workload"), line.pop("seed")): Report.from_json(line) for line in lines}
+    try:
+        with open(state, encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file]
+        return {Chunk(line.pop("workload"), line.pop("seed")): Report.from_json(line) for line in lines}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UsageError(f"{state}: is not what a hunt notes in its state ({error})") from error
 
 
 def page(total: Report, done: Sequence[Chunk], command: str) -> str:

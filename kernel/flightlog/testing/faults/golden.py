@@ -128,7 +128,7 @@ class Golden:
                 content: Mapping[str, Any] = json.load(file)
             files = {name: zlib.decompress(base64.b64decode(text)) for name, text in content["files"].items()}
             return cls(**{**content, "files": files, "done": [Done(*fact) for fact in content["done"]]})
-        except (OSError, ValueError, KeyError, TypeError, zlib.error) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, zlib.error) as error:
             raise UsageError(f"{path}: is not what `flightlog fuzz --save` writes ({error})") from error
 
 
