@@ -193,15 +193,43 @@ def test_an_empty_path_stands_for_no_default(shell: Shell, words: tuple[str, ...
     assert (log.read_bytes(), sorted(path.name for path in shell.folder.iterdir())) == (before, ["data"])
 
 
-@pytest.mark.parametrize("options", [("--json",), ("--deltas",)])
-def test_a_reader_that_goes_away_ends_reading_without_a_word(crowded: Shell, options: tuple[str, ...]) -> None:
-    with crowded.held("show", "s", *options) as held:
+@pytest.mark.parametrize("command", [("show", "s", "--json"), ("show", "s", "--deltas"), ("export", "s")], ids=" ".join)
+def test_a_reader_that_goes_away_ends_reading_without_a_word(crowded: Shell, command: tuple[str, ...]) -> None:
+    with crowded.held(*command) as held:
         assert held.process.stdout is not None
         held.process.stdout.readline()
         held.process.stdout.close()
         assert held.process.stderr is not None
         assert held.process.stderr.read() == ""
         assert held.process.wait() == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *[("--help",), ("--version",), ("show", "--help"), ("sessions",), ("show", "s"), ("tail", "s"), ("verify",)],
+        *[("export", "s"), ("query", "SELECT 1"), ("query", "SELECT 1", "--json"), ("plugins",), ("task", "list")],
+    ],
+    ids=" ".join,
+)
+def test_a_reader_that_was_never_there_is_no_error(crowded: Shell, command: tuple[str, ...]) -> None:
+    program = (
+        "import os, subprocess, sys\n"
+        "ours, theirs = os.pipe()\n"
+        "os.close(ours)\n"
+        f"done = subprocess.run({[sys.executable, '-m', 'flightlog', *command]!r}, stdout=theirs)\n"
+        "sys.exit(done.returncode)"
+    )
+    assert crowded.python("-c", program).err == ""
+
+
+def test_a_broken_pipe_that_is_not_ours_is_an_error(shell: Shell) -> None:
+    planted = (
+        "import sys; from flightlog.cli import app, plugins\n"
+        "def broken(**_): raise BrokenPipeError(32, 'Broken pipe', 'elsewhere')\n"
+        "plugins.load_plugins = broken; sys.exit(app.run(['plugins']))"
+    )
+    assert shell.python("-c", planted, code=1).complaint == "flightlog: elsewhere: Broken pipe"
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import click
 
 from flightlog import __version__
-from flightlog.cli.commands import LazyGroup
+from flightlog.cli.commands import LazyGroup, PipeBroke
 from flightlog.cli.exits import FAILED, FINE, exit_code_of, leaf, sentence
-from flightlog.cli.output import PipeClosed, complain, silence_stdout
+from flightlog.cli.output import PipeClosed, complain, reader_is_gone, silence_stdout
 
 TRACEBACK_VARIABLE = "FLIGHTLOG_TRACEBACK"
 
@@ -44,6 +44,8 @@ def run(arguments: Sequence[str] | None) -> int:
         where = f" (see {context.command_path} --help)" if context else ""
         complain(f"{error.format_message().rstrip('.')}{where}")
         return error.exit_code
+    except PipeBroke as error:
+        return _broken(error.pipe)
     except SystemExit as error:  # a shell was told how to complete
         return error.code if isinstance(error.code, int) else FAILED
     except (KeyboardInterrupt, click.Abort):
@@ -57,6 +59,15 @@ def run(arguments: Sequence[str] | None) -> int:
         complain("interrupted" if isinstance(inner, KeyboardInterrupt) else sentence(inner))
         return exit_code_of(inner)
     return code if isinstance(code, int) else FINE
+
+
+def _broken(pipe: BrokenPipeError) -> int:
+    """What comes of a pipe that broke: nothing, unless it is another one than our stdout."""
+    if reader_is_gone():
+        silence_stdout()
+        return FINE
+    complain(sentence(pipe))
+    return FAILED
 
 
 def _prepare_streams() -> None:

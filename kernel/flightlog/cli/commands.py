@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
@@ -43,8 +45,34 @@ COMMANDS: Final = {
 }
 
 
+class PipeBroke(Exception):
+    """`pipe` was raised. Click would make a SystemExit of it that does not say so."""
+
+    def __init__(self, pipe: BrokenPipeError) -> None:
+        super().__init__(str(pipe))
+        self.pipe = pipe
+
+
+@contextmanager
+def _telling_of_pipes() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise PipeBroke(error) from error
+
+
 class LazyGroup(click.Group):
     """The commands of the table."""
+
+    def make_context(self, *args: Any, **more: Any) -> click.Context:
+        """As click does; help is printed here."""
+        with _telling_of_pipes():
+            return super().make_context(*args, **more)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click does; commands are run here."""
+        with _telling_of_pipes():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Their names."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -94,6 +95,13 @@ class Output:
         silence_stdout()
         if not self._outlives_reader:
             raise PipeClosed
+
+
+def reader_is_gone() -> bool:
+    """Whether nobody can read our stdout any more."""
+    poll = select.poll()
+    poll.register(1, select.POLLOUT)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def silence_stdout() -> None:
