@@ -39,6 +39,19 @@ def test_a_missing_extra_is_one_line_that_says_what_to_install(shell: Shell, mod
     assert done.out == ""
 
 
+@pytest.mark.parametrize("module", ["click", "rich", "flightlog.cli.app", "flightlog.cli.show", "trio", "apsw"])
+def test_an_interrupt_while_it_starts_is_one_line(shell: Shell, module: str) -> None:
+    program = (
+        BLOCKED.format(blocked={module})
+        .replace('name.partition(".")[0]', "name")
+        .replace("ModuleNotFoundError", "KeyboardInterrupt")
+        .replace(", name=name", "")
+        + "from flightlog.cli import main\nsys.exit(main(['sessions']))"
+    )
+    done = shell.python("-c", program, code=1)
+    assert (done.err.strip(), done.out) == ("flightlog: interrupted", "")
+
+
 def test_a_broken_install_of_something_else_is_not_taken_for_a_missing_extra(shell: Shell) -> None:
     program = BLOCKED.format(blocked={"trio"}) + "from flightlog.cli import main\nsys.exit(main(['sessions']))"
     assert shell.python("-c", program, code=1).complaint == "flightlog: ModuleNotFoundError: No module named 'trio'"

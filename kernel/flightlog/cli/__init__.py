@@ -13,6 +13,14 @@ _NEEDS: Final = ("click", "rich", "platformdirs")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line with `arguments` (the process's own by default) and return its exit code."""
     try:
+        return _run(arguments)
+    except KeyboardInterrupt:  # while it starts; what runs has ways of its own
+        sys.stderr.write("flightlog: interrupted\n")
+        return 1
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
         for needed in _NEEDS:
             import_module(needed)
     except ImportError as error:
