@@ -33,6 +33,7 @@ from flightlog.runtime.approvals import Question
 from flightlog.runtime.clock import Boundary, Clock, no_boundary
 from flightlog.runtime.inbox import Accepted
 from flightlog.runtime.journal import HeadToken
+from flightlog.runtime.loops import check_loop
 from flightlog.runtime.mailbox import Posted
 from flightlog.runtime.plugins import Discover
 from flightlog.runtime.reader import CardUse, SentRequest, Spending
@@ -602,6 +603,7 @@ async def open_kernel(
     allow_network: bool = False,
 ) -> AsyncIterator[Kernel]:
     """Open the log at `path`, creating it when missing, and close it and its sessions in the end."""
+    check_loop("asyncio")
     thread = TrioThread()
     try:
         async with thread.aholding(

@@ -29,6 +29,7 @@ from flightlog.runtime.group_commit import GroupCommit
 from flightlog.runtime.hooks import Hooks
 from flightlog.runtime.journal import HeadToken, Journal
 from flightlog.runtime.letters import Postman
+from flightlog.runtime.loops import check_loop
 from flightlog.runtime.mailbox import Mailbox
 from flightlog.runtime.plugins import Discover, load_plugins, register
 from flightlog.runtime.querying import Queries
@@ -426,6 +427,7 @@ async def open_kernel(
     there between machines, and a lost lock is a lost log. `clock` and `on_boundary` are for tests. Raises a
     `StoreError` that says what is wrong with the file, `PluginError` for a broken plugin that was passed in.
     """
+    check_loop("trio")
     folder = path_of("workspace", workspace) if workspace is not None else ""
     _check_types(clock=(clock, Clock), agent=(agent, str), quotas=(quotas, Quotas))
     _check_verify(verify)
