@@ -19,8 +19,8 @@ WRITING = (("run", "more", "--session", "s"), ("resume", "s"))
     ("arguments", "says"),
     [
         (["run"], "Missing argument 'TEXT' (see flightlog run --help)"),
-        (["run", "   "], "TEXT is empty"),
-        (["resume", "s", ""], "TEXT is empty"),
+        (["run", "   "], "needs words or a file"),
+        (["resume", "s", ""], "needs words or a file"),
         (["run", "x", "--nope"], "No such option '--nope'"),
         (["fly"], "No such command 'fly'"),
         (["run", "x", "--model", "nope"], "is not of the form 'adapter:model'"),

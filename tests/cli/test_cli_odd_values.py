@@ -160,3 +160,39 @@ def test_an_import_from_a_closed_stdin_says_so(shell: Shell) -> None:
         "sys.exit(done.returncode)"
     )
     assert "stdin is closed" in shell.python("-c", program, code=2).complaint
+
+
+@pytest.mark.parametrize("text", ["", "  ", "\n"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("run", "--session", "s"),
+        ("resume", "s"),
+        ("send", "s"),
+        ("send", "s", "--as", "inject"),
+        ("timer", "set", "s", "--after", "1s"),
+        ("task", "steer", "t"),
+        ("task", "submit"),
+        ("task", "amend", "t", "--goal"),
+    ],
+    ids=" ".join,
+)
+def test_a_message_without_words_is_refused_before_it_costs_a_turn(
+    shell: Shell, command: tuple[str, ...], text: str
+) -> None:
+    shell.call("run", "hello", "--session", "s")
+    shell.call("task", "submit", "count", "--id", "t")
+    before = shell.kinds("s"), shell.kinds("t")
+    assert re.search(
+        "needs words or a file|a goal is a text that says something", shell.call(*command, text, code=2).complaint
+    )
+    assert (shell.kinds("s"), shell.kinds("t")) == before
+    assert shell.call("query", "SELECT count(*) FROM letters", "--json").json["rows"] == [[0]]
+
+
+def test_a_file_needs_no_words(shell: Shell) -> None:
+    (shell.folder / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    shell.call("run", "", "--attach", "a.png", "--session", "s")
+    assert [
+        row["data"]["content"] for row in shell.call("show", "s", "--json").json_lines if row["kind"] == "user/message"
+    ]

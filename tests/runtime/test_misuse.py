@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import trio
 import trio.testing
 
 import flightlog
-from flightlog import Limits
+from flightlog import Kernel, Limits, Session
 from flightlog.testing import Bundle, FakeModel, words
-from flightlog_hookspecs import TextBlock
+from flightlog_hookspecs import FileBlock, TextBlock
+from flightlog_hookspecs.content import text_blocks
 from flightlog_hookspecs.errors import FlightlogError, HeadMismatch, SessionBusy, StoreError, UsageError
 from flightlog_hookspecs.events import SessionCreated
 from support.files import photograph
@@ -151,7 +153,67 @@ async def test_a_message_with_a_field_of_the_wrong_type_is_refused_before_it_is_
     assert kinds_of(tmp_path / "a.db")[-2:] == ["inbox/splice", "session/closed"]
 
 
-@pytest.mark.parametrize("text", ["", " ", "nul\0nul", "lone \ud800 surrogate", "é" * 3, "x" * 200_000])
+EMPTY = ["", " \n\t", (), (TextBlock(text=""),), (TextBlock(text=" "), TextBlock(text="\n"))]
+WRITES: dict[str, Callable[[Kernel, Session, Any], Awaitable[object]]] = {
+    "followup": lambda kernel, session, content: session.followup(content),
+    "steer": lambda kernel, session, content: session.steer(content),
+    "inject": lambda kernel, session, content: session.inject(content),
+    "wake_at": lambda kernel, session, content: session.wake_at(datetime.now(UTC), content),
+    "wake_after": lambda kernel, session, content: session.wake_after(1, content),
+    "wake_every": lambda kernel, session, content: session.wake_every(1, content),
+    "mailbox.followup": lambda kernel, session, content: kernel.mailbox("s").followup(content),
+    "mailbox.steer": lambda kernel, session, content: kernel.mailbox("s").steer(content),
+    "mailbox.inject": lambda kernel, session, content: kernel.mailbox("s").inject(content),
+    "mailbox.wake_at": lambda kernel, session, content: kernel.mailbox("s").wake_at(datetime.now(UTC), content),
+    "mailbox.wake_after": lambda kernel, session, content: kernel.mailbox("s").wake_after(1, content),
+    "mailbox.wake_every": lambda kernel, session, content: kernel.mailbox("s").wake_every(1, content),
+    "tasks.steer": lambda kernel, session, content: kernel.tasks.steer("t", content),
+    "tasks.submit": lambda kernel, session, content: kernel.tasks.submit(content, model="fake:m"),
+    "tasks.amend": lambda kernel, session, content: kernel.tasks.amend("t", goal=content),
+}
+
+
+@pytest.mark.parametrize("content", EMPTY, ids=map(str, range(len(EMPTY))))
+@pytest.mark.parametrize("way", WRITES)
+async def test_a_message_without_words_and_files_is_refused_wherever_one_is_written(
+    tmp_path: Path, way: str, content: Any
+) -> None:
+    path = tmp_path / "a.db"
+    async with opened(path, FakeModel([])) as kernel, kernel.session("s", model="fake:m") as session:
+        await kernel.tasks.submit("sweep", id="t", model="fake:m")
+        before = kinds_of(path)
+        with pytest.raises(UsageError):
+            await WRITES[way](kernel, session, content)
+        assert kinds_of(path) == before
+        assert kernel._store.read("last_letter") == [(0,)]
+        assert [task.id for task in await kernel.tasks.list()] == ["t"]
+
+
+async def test_a_message_is_not_emptied_and_one_of_files_alone_is_none_that_is_empty(tmp_path: Path) -> None:
+    async with session_of(tmp_path / "a.db", FakeModel([])) as session:
+        message = await session.followup((FileBlock.of(b"%PDF-1.7", name="a.pdf"), TextBlock(text="")))
+        for empty in EMPTY:
+            with pytest.raises(UsageError, match="needs words or a file"):
+                await session.edit(message.message_id, empty)
+        assert session.pending == 1
+
+
+async def test_an_empty_letter_of_an_earlier_version_is_taken_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.db"
+    with monkeypatch.context() as earlier:
+        earlier.setattr("flightlog.runtime.mailbox.checked_content", text_blocks)
+        async with opened(path, FakeModel([])) as kernel:
+            await kernel.mailbox("s").followup("")
+    async with session_of(path, FakeModel([words("one")])) as session:
+        assert (await session.run()).text == "one"
+    async with opened(path, FakeModel([])) as kernel:
+        assert kernel.read("s").messages()[0].text == ""
+        assert kernel.read("s").verify()
+
+
+@pytest.mark.parametrize("text", [".", " x ", "nul\0nul", "lone \ud800 surrogate", "é" * 3, "x" * 200_000])
 async def test_any_string_is_a_message_and_arrives_unaltered(tmp_path: Path, text: str) -> None:
     model = FakeModel([words("one")])
     async with session_of(tmp_path / "a.db", model) as session:

@@ -11,6 +11,7 @@ import click
 from flightlog.cli.terminal_text import one_line
 from flightlog.core.files import refusal
 from flightlog.core.limits import FILE_MAX_BYTES
+from flightlog.runtime.inbox import checked_content
 from flightlog_hookspecs.content import Block, FileBlock, TextBlock, text_of
 from flightlog_hookspecs.errors import UsageError
 
@@ -30,7 +31,7 @@ def attach_option(command: F) -> F:
 
 def message_of(text: str, attached: Iterable[str]) -> tuple[Block, ...]:
     """The message with the files at the paths `attached`, then `text`. Raises `UsageError` for what cannot go along."""
-    return (*map(_file, attached), TextBlock(text=text))
+    return checked_content((*map(_file, attached), *([TextBlock(text=text)] if text.strip() else [])))
 
 
 def said(content: Iterable[Block]) -> str:

@@ -140,8 +140,6 @@ def run(
 
     Ctrl+C cancels the turn and keeps what is queued; a second one cuts off running tools and leaves.
     """
-    if not text.strip():
-        raise UsageError("TEXT is empty")
     order = Order(
         db=log_to_write(db),
         session=session if session is not None else _new_name(),
@@ -184,8 +182,6 @@ def resume(
 
     Ctrl+C cancels the turn and keeps what is queued; a second one cuts off running tools and leaves.
     """
-    if text is not None and not text.strip():
-        raise UsageError("TEXT is empty")
     order = Order(
         db=log_to_read(db),
         session=session,

@@ -69,8 +69,6 @@ def cancel(task: str, cause: str, now: bool, key: str | None, db: str | None, as
 @json_option
 def steer(task: str, text: str, key: str | None, db: str | None, as_json: bool) -> int:
     """Tell the model of task ID TEXT, at its next step."""
-    if not text.strip():
-        raise UsageError("TEXT is empty")
     return _posted(db, task, lambda tasks: tasks.steer(task, text, key=key), "steer sent", as_json=as_json)
 
 

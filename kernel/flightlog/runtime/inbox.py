@@ -107,7 +107,10 @@ class Inbox:
 
 
 def checked_content(content: object) -> tuple[Block, ...]:
-    """`content` as blocks. Raises `UsageError` when it is neither a string nor a tuple of texts and files."""
+    """`content` as blocks. Raises `UsageError` when it is neither a string nor a tuple of texts and files, or is empty.
+
+    Only who writes is told: what stands in a log or a mailbox already is read as it is.
+    """
     blocks = text_blocks(content) if isinstance(content, str) else content
     if not isinstance(blocks, tuple):
         raise UsageError(f"a message is a string or a tuple of blocks, not {type(content).__name__}")
@@ -118,7 +121,13 @@ def checked_content(content: object) -> tuple[Block, ...]:
             )
         if isinstance(block, FileBlock) and (why := refusal(block)):
             raise UsageError(f"{why}. Nothing was accepted.")
+    if not any(map(_says_something, blocks)):
+        raise UsageError("a message needs words or a file; this one is empty. Nothing was accepted.")
     return blocks
+
+
+def _says_something(block: TextBlock | FileBlock) -> bool:
+    return isinstance(block, FileBlock) or not isinstance(block.text, str) or bool(block.text.strip())
 
 
 def checked_key(key: object) -> str:
