@@ -86,6 +86,7 @@ def test_submitting_twice_under_a_key_is_submitting_once(shell: Shell) -> None:
         ["submit", " "],
         ["submit", "x", "--model", "nobody:m"],
         ["submit", "x", "--deadline", "tomorrow"],
+        ["submit", "x", "--deadline", "2001-01-31T18:00"],
         ["submit", "x", "--deadline", "+1h", "--due", "+2h"],
         ["submit", "x", "--parameter", "lonely"],
         ["submit", "x", "--parameter", "a=1", "--parameter", "a=2"],

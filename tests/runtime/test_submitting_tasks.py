@@ -15,7 +15,9 @@ from flightlog.errors import BadPayload, UsageError
 from flightlog.events import SessionCreated, TaskSubmitted
 from flightlog.testing import FakeModel
 from support.kernels import events_of, opened, records_of
+from support.wall import START_US, Wall
 
+START = datetime.fromtimestamp(START_US / 1_000_000, UTC)
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 
@@ -101,6 +103,7 @@ BAD: dict[str, dict[str, Any]] = {
     "no tokens": {"max_input_tokens": 0},
     "a time without a zone": {"deadline": datetime(2030, 1, 1)},  # noqa: DTZ001
     "a deadline before it is due": {"due": NOON, "deadline": NOON},
+    "a deadline that has passed": {"deadline": datetime(2001, 1, 31, 18, tzinfo=UTC)},
     "model": {"model": "m"},
     "adapter": {"model": "nobody:m"},
     "key": {"key": ""},
@@ -115,6 +118,18 @@ async def test_what_cannot_be_is_refused_and_nothing_is_entered(tmp_path: Path, 
         with pytest.raises((UsageError, BadPayload)):
             await kernel.tasks.submit(**{"goal": "sweep", "model": "fake:m", **wrong})
         assert await kernel.tasks.list() == ()
+
+
+async def test_a_task_that_was_entered_in_time_is_that_task_also_once_its_deadline_has_passed(tmp_path: Path) -> None:
+    wall = Wall()
+    wish: dict[str, Any] = {"goal": "sweep", "model": "fake:m", "deadline": START + timedelta(seconds=60)}
+    async with opened(tmp_path / "a.db", FakeModel([]), clock=wall.clock) as kernel:
+        task = await kernel.tasks.submit(**wish, key="k")
+        wall.forward(60)
+        assert await kernel.tasks.submit(**wish, key="k") == task
+        with pytest.raises(UsageError, match="has passed"):
+            await kernel.tasks.submit(**wish, key="another")
+        assert [one.id for one in await kernel.tasks.list()] == [task]
 
 
 WISHES: dict[str, Callable[[Kernel, str], Awaitable[object]]] = {

@@ -25,6 +25,7 @@ from flightlog.testing import Attempts, Cue, FakeModel, calls, words
 from flightlog_hookspecs import Ask, Finish, Hook, Tool, tool
 from support.children import until
 from support.kernels import events_of, kinds_of, opened, records_of, trio_clock, verified
+from support.wall import Wall
 
 Reply = Sequence[Cue]
 
@@ -173,9 +174,10 @@ async def test_a_task_does_not_begin_before_it_is_due_and_ends_at_its_deadline(
 async def test_a_task_whose_deadline_passed_while_nobody_worked_fails_without_a_request(tmp_path: Path) -> None:
     from datetime import UTC, datetime
 
-    path, model = tmp_path / "a.db", FakeModel([])
-    async with opened(path, model) as kernel:
-        task = await submitted(kernel, deadline=datetime(2020, 1, 1, tzinfo=UTC))
+    path, model, wall = tmp_path / "a.db", FakeModel([]), Wall()
+    async with opened(path, model, clock=wall.clock) as kernel:
+        task = await submitted(kernel, deadline=datetime.fromtimestamp(wall.now_us / 1e6 + 60, UTC))
+        wall.forward(60)
         await kernel.work(until_idle=True)
     assert (states(path, task), model.requests) == (["failed deadline"], [])
 

@@ -90,10 +90,11 @@ class Tasks:
 
         `model` is "adapter:model", None the offline "scripted:echo"; the model reads `goal` and `parameters` as its
         first message. `goal_check` names the registered check that alone decides whether it is done, "" stands for
-        none. It does not begin before `due` and ends at `deadline`: times with a zone. With `every_s`, its goal comes
-        again that many seconds after it was due, and so on: `times` times in all, not after `until`, or until it is
-        cancelled. Each time it has `max_steps` anew, and one that fails is not the last. None of its requests has more
-        than `max_input_tokens`; with None it is up to the model.
+        none. It does not begin before `due` and ends at `deadline`, which is still to come: times with a zone.
+
+        With `every_s`, its goal comes again that many seconds after it was due, and so on: `times` times in all, not
+        after `until`, or until it is cancelled. Each time it has `max_steps` anew, and one that fails is not the last.
+        None of its requests has more than `max_input_tokens`; with None it is up to the model.
 
         `budget` bounds what it may use. As its tokens run out, `degradation` is done in this order: the context is made
         shorter, the `sub_goals` that are not core are put off, `smaller_model` serves; then it is paused.
@@ -136,6 +137,9 @@ class Tasks:
         if submitted.goal_check:
             self._registry.goal_check_of(submitted.goal_check)
         name = self._name(key, id)
+        late = submitted.deadline_us is not None and submitted.deadline_us <= self._clock.now_us()
+        if late and self._store.key_of(name) is None:  # one that was entered in time is that task also later
+            raise UsageError(f"the deadline {deadline} has passed already")
         cards = tuple(BudgetGranted(card=card, most=most) for card, most in budget.cards.items())
         if not await self._entered(name, submitted, cards):
             self._check_same(name, submitted, cards)
