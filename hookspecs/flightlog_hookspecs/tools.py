@@ -188,7 +188,7 @@ class Tool:
     body: Callable[..., object]
     """`body(**arguments)` or `body(context, **arguments)`, sync or async."""
     name: str = Factory(lambda self: getattr(self.body, "__name__", ""), takes_self=True)
-    """What the model calls it: 1 to 64 ASCII letters, digits, "_" or "-". Default: the body's name."""
+    """What the model calls it: 1 to 64 ASCII letters, digits, "_" or "-", no digit first. Default: the body's name."""
     description: str = ""
     """What it does, for the model. Default: from the body's docstring."""
     parameters: Mapping[str, object] | None = None

@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 from flightlog_process import Shell
 
+from flightlog_hookspecs import specs
+
 RICH = '''
 print("hello from the import")
-from flightlog_hookspecs import Compactor, Hook, Parameter, Price, PromptSection, Subagent, Tool, hookimpl, tool
+from contextlib import nullcontext
+from flightlog_hookspecs import Compactor, GoalCheck, Hook, Parameter, Price, PromptSection, Redaction, Service
+from flightlog_hookspecs import Subagent, Tool, hookimpl, tool
 
 @tool(mode="parallel", effect="read")
 def look(at: str) -> str:
@@ -41,6 +45,18 @@ def register_prices(register):
 @hookimpl
 def register_compactors(register):
     register(Compactor(name="brief"))
+
+@hookimpl
+def register_goal_checks(register):
+    register(GoalCheck(name="proof", body=lambda state: True))
+
+@hookimpl
+def register_redactions(register):
+    register(Redaction(name="hush", body=lambda text: text))
+
+@hookimpl
+def register_services(register):
+    register(Service(name="bell", lifespan=lambda scope: nullcontext()))
 '''
 TORN = "\n\nraise RuntimeError('no \x1b[31mluck')\n"
 
@@ -63,16 +79,30 @@ def test_what_each_plugin_registers_is_listed(mixed: Shell) -> None:
     out = mixed.run("plugins").out
     assert "rich_one 1.0\n" in out
     for line in (
-        "  tools      look (parallel, read), critic (parallel, external)",
-        "  sections   manners (static)",
-        "  hooks      before_tool: guard",
-        "  subagents  critic",
-        "  parameters haste",
-        "  prices     a:m",
-        "  compactors brief",
-        "  adapters   scripted:",
+        "  tools       look (parallel, read), critic (parallel, external)",
+        "  sections    manners (static)",
+        "  hooks       before_tool: guard",
+        "  subagents   critic",
+        "  parameters  haste",
+        "  prices      a:m",
+        "  goal checks proof",
+        "  compactors  brief",
+        "  redactions  hush",
+        "  services    bell",
+        "  adapters    scripted:",
     ):
         assert f"{line}\n" in out
+
+
+def test_all_that_a_plugin_can_register_is_listed(mixed: Shell) -> None:
+    names = {"prompt_sections": "sections"}
+    kinds = [name.removeprefix("register_") for name in vars(specs) if name.startswith("register_")]
+    listed = {plugin["name"]: plugin for plugin in mixed.run("plugins", "--json").json["plugins"]}["rich_one"]
+    assert listed.keys() == {names.get(kind, kind) for kind in kinds} | {"name", "version"}
+    shown = mixed.run("plugins").out.partition("rich_one 1.0\n")[2]
+    for kind in listed.keys() - {"name", "version", "adapters"}:
+        assert listed[kind], kind
+        assert f"  {kind.replace('_', ' '):<11} " in shown
 
 
 def test_a_broken_plugin_is_listed_with_its_line_and_how_to_get_rid_of_it(mixed: Shell) -> None:
@@ -103,7 +133,10 @@ def test_json_is_one_document_whatever_plugins_print(mixed: Shell) -> None:
         "subagents": ["critic"],
         "parameters": ["haste"],
         "prices": ["a:m"],
+        "goal_checks": ["proof"],
         "compactors": ["brief"],
+        "redactions": ["hush"],
+        "services": ["bell"],
     }
     (problem,) = done.json["problems"]
     assert (problem["name"], problem["version"], problem["distribution"]) == ("torn", "1.0", "torn")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,14 @@ def test_every_make_target_that_the_docs_name_exists() -> None:
     named = {name for page in PAGES for name in re.findall(r"(?:^ {4}|`)make ([a-z]+)", page.read_text(), re.MULTILINE)}
     assert named
     assert named <= targets
+
+
+def test_all_plugins_that_are_on_by_default_are_listed_as_such() -> None:
+    entries = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["flightlog"]
+    rows = [
+        line.split("|")
+        for line in (ROOT / "docs" / "builtin-plugins.md").read_text().splitlines()
+        if line.count("|") == 4
+    ]
+    on = " ".join(row[1].replace("-", "_") for row in rows if row[3].strip().startswith("yes"))
+    assert [name for name in entries if not re.search(rf"`{name.replace('-', '_')}[`.]", on)] == []

@@ -75,7 +75,10 @@ def _form(registry: Registry) -> dict[str, Any]:
                 "subagents": list(offer.subagents),
                 "parameters": list(offer.parameters),
                 "prices": list(offer.prices),
+                "goal_checks": list(offer.goal_checks),
                 "compactors": list(offer.compactors),
+                "redactions": [redaction.item.name for redaction in offer.redactions],
+                "services": list(offer.services),
             }
             for offer in registry.offers
         ],
@@ -87,7 +90,7 @@ def _show(registry: Registry, output: Output) -> None:
     for offer in registry.offers:
         output.line((one_line(offer.plugin.name), "bold"), f" {one_line(offer.plugin.version.version)}".rstrip())
         for what, names in _contents(offer):
-            output.line((f"  {what:<10} ", "dim"), one_line(", ".join(names), _ERROR_MAX_CHARS))
+            output.line((f"  {what:<11} ", "dim"), one_line(", ".join(names), _ERROR_MAX_CHARS))
     if not registry.offers:
         output.line(("no plugins", "dim"))
     if registry.problems:
@@ -97,8 +100,8 @@ def _show(registry: Registry, output: Output) -> None:
         version = f" {one_line(problem.version)}" if problem.version else ""
         output.line((one_line(problem.name), "bold"), version, ": ", one_line(problem.error, _ERROR_MAX_CHARS))
         if problem.where:
-            output.line(("  at         ", "dim"), one_line(problem.where, _ERROR_MAX_CHARS))
-        output.line(("  to do      ", "dim"), _advice(problem))
+            output.line(("  at          ", "dim"), one_line(problem.where, _ERROR_MAX_CHARS))
+        output.line(("  to do       ", "dim"), _advice(problem))
 
 
 def _contents(offer: Offer) -> list[tuple[str, list[str]]]:
@@ -114,7 +117,10 @@ def _contents(offer: Offer) -> list[tuple[str, list[str]]]:
         ("subagents", list(offer.subagents)),
         ("parameters", list(offer.parameters)),
         ("prices", list(offer.prices)),
+        ("goal checks", list(offer.goal_checks)),
         ("compactors", list(offer.compactors)),
+        ("redactions", [redaction.item.name for redaction in offer.redactions]),
+        ("services", list(offer.services)),
     ]
     return [(what, names) for what, names in kinds if names]
 
