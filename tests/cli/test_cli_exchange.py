@@ -71,6 +71,25 @@ def test_an_import_into_a_log_that_cannot_be_created_names_that(counted: Shell, 
     assert said.startswith("flightlog: /proc/x: cannot be created")
 
 
+def test_a_dash_stands_for_stdout_as_it_does_for_stdin(counted: Shell, tmp_path: Path) -> None:
+    before = sorted(counted.folder.iterdir())
+    assert counted.run("export", "c", "-").out == counted.run("export", "c").out
+    assert sorted(counted.folder.iterdir()) == before
+    assert "stdout is the export" in counted.call("export", "c", "-", "--json", code=2).complaint
+
+
+@pytest.mark.parametrize("way", ["file", "stdin"])
+@pytest.mark.parametrize("keep", [0, 1, -1], ids=["empty", "one line", "cut off"])
+def test_a_refused_import_makes_no_log(counted: Shell, tmp_path: Path, way: str, keep: int) -> None:
+    shell, export = Shell(tmp_path), tmp_path / "c.jsonl"
+    lines = counted.run("export", "c").out.splitlines(keepends=True)
+    export.write_text("".join(lines[:keep]))
+    words = [sys.executable, "-m", "flightlog", "import", "-" if way == "stdin" else str(export)]
+    program = f"import subprocess, sys; sys.exit(subprocess.run({words!r}, stdin=open({str(export)!r})).returncode)"
+    assert "Nothing was imported" in shell.python("-W", "ignore", "-c", program, code=3).complaint
+    assert [path.name for path in tmp_path.iterdir()] == ["c.jsonl"]
+
+
 def test_refusals_have_the_exit_codes_of_the_other_commands(counted: Shell, tmp_path: Path) -> None:
     shell, target = Shell(tmp_path), tmp_path / "c.jsonl"
     shell.call("export", "c", str(target), "--db", str(counted.db))

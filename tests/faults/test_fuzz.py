@@ -61,6 +61,15 @@ def test_what_crashes_left_behind_is_still_taken_up_rightly(path: Path) -> None:
     assert Golden.load(str(path)).broken() == []
 
 
+@pytest.mark.parametrize("option", ["--table", "--state", "--save"])
+def test_what_a_hunt_cannot_write_is_refused_before_it_begins(tmp_path: Path, option: str) -> None:
+    (tmp_path / "file").touch()
+    for place in [tmp_path / "file" / "x"] + ([] if option == "--save" else [tmp_path / "nodir" / "x"]):
+        done = CliRunner().invoke(fuzz, ["--rounds", "1", option, str(place)], standalone_mode=False)
+        assert isinstance(done.exception, UsageError)
+        assert f"{option}: {place} cannot be written" in str(done.exception)
+
+
 def test_there_is_a_golden_file_of_every_mode() -> None:
     assert {path.name.split("-")[1] for path in GOLDEN} == {"lost", "all", "prefix", "file", "subset"}
 

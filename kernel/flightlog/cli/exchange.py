@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from io import BytesIO
 from typing import BinaryIO
 
 import click
@@ -14,20 +15,22 @@ from flightlog.cli.exits import FINE
 from flightlog.cli.options import PathType, db_option, json_option, log_to_read, log_to_write
 from flightlog.cli.output import Output
 from flightlog.cli.terminal_text import counted, one_line
+from flightlog.runtime.arriving import check_export
 from flightlog.runtime.reader import open_log
 from flightlog_hookspecs.errors import UsageError
 
 
 @click.command(name="export", short_help="Write a session as JSONL.")
 @click.argument("session", metavar="ID")
-@click.argument("file", metavar="[FILE]", required=False, type=PathType(dir_okay=False))
+@click.argument("file", metavar="[FILE]", required=False, type=PathType(dir_okay=False, allow_dash=True))
 @db_option
 @json_option
 def export_command(session: str, file: str | None, db: str | None, as_json: bool) -> int:
-    """Write session ID as JSONL, hash chain and all, to the new FILE or to stdout.
+    """Write session ID as JSONL, hash chain and all, to the new FILE or to stdout ("-").
 
     Every row is checked before it is written. Without FILE, stdout holds the export itself.
     """
+    file = None if file == "-" else file
     if file is None and as_json:
         raise UsageError("--json says what was written to FILE; without FILE, stdout is the export, which is JSON")
     output = Output(as_json=as_json)
@@ -51,7 +54,13 @@ def import_command(file: str, db: str | None, as_json: bool) -> int:
     so is a session that is here already; then nothing is changed.
     """
     output = Output(as_json=as_json)
-    session, events = trio.run(_import, log_to_write(db), file)
+    path = log_to_write(db)
+    source = BytesIO(_stdin().read()) if file == "-" else file
+    if not os.path.exists(path):
+        check_export(source)  # else a log would be made for nothing
+    if isinstance(source, BytesIO):
+        source.seek(0)
+    session, events = trio.run(_import, path, source)
     if as_json:
         output.json({"session": session, "events": events})
     else:
@@ -65,7 +74,7 @@ def _stdin() -> BinaryIO:
     return sys.stdin.buffer
 
 
-async def _import(db: str, file: str) -> tuple[str, int]:
+async def _import(db: str, source: str | BytesIO) -> tuple[str, int]:
     async with open_kernel(db, discover=False) as kernel:
-        session = await kernel.import_session(_stdin() if file == "-" else file)
+        session = await kernel.import_session(source)
         return session, kernel.read(session).length()

@@ -14,6 +14,7 @@ from flightlog.cli.exits import FAILED, FINE
 from flightlog.cli.numbers import SecondsType, WholeType
 from flightlog.cli.options import PathType, json_option
 from flightlog.cli.output import Output, complain
+from flightlog_hookspecs.errors import UsageError
 
 if TYPE_CHECKING:
     from flightlog.testing.faults.fuzz import Chunk
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 )
 @click.option("--seed", type=WholeType(0), default=0, show_default=True, help="Where the rounds begin.")
 @click.option("--rounds", type=WholeType(1), help="End after so many: the same work whenever it is repeated.")
-@click.option("--points", type=WholeType(1), help="End after so many crashes and faults.")
+@click.option("--points", type=WholeType(1), help="Begin nothing more after so many crashes and faults.")
 @click.option("--seconds", type=SecondsType(0), help="End after so long. Default: the profile's.")
 @click.option("--workload", "workloads", metavar="MODULE:NAME", multiple=True, help="Yours, or the name of a script.")
 @click.option("--jobs", type=WholeType(1), default=1, show_default=True, help="Processes at work.")
@@ -68,6 +69,9 @@ def fuzz(
         return _judge_again(replay, output)
     for workload in workloads:
         named(workload)  # raises when there is none
+    for option, path in (("--state", state), ("--table", table), ("--save", save)):
+        if path:
+            _check_writable(option, path)
     effort = lab.PROFILES[profile]
     if seconds is None and (rounds or points):
         seconds = float("inf")
@@ -96,6 +100,16 @@ def fuzz(
         for path in kept:
             output.line(f"kept {path}: flightlog fuzz --replay {shlex.quote(path)}")
     return FAILED if total.violations else FINE
+
+
+def _check_writable(option: str, path: str) -> None:
+    """Raise `UsageError` when nothing can be written at `path`, before hours have gone into what is to be."""
+    folder = os.path.dirname(os.path.abspath(path))
+    while option == "--save" and not os.path.exists(folder):  # its folders are made
+        folder = os.path.dirname(folder)
+    there = path if os.path.exists(path) else folder
+    if not os.path.isdir(folder) or not os.access(there, os.W_OK):
+        raise UsageError(f"{option}: {path} cannot be written; its folder is not there, or is not to be written to")
 
 
 def _judge_again(path: str, output: Output) -> int:

@@ -33,6 +33,11 @@ async def import_session(store: Store, source: str | os.PathLike[str] | BinaryIO
     return found.session.name
 
 
+def check_export(source: str | os.PathLike[str] | BinaryIO) -> None:
+    """Raise as `Kernel.import_session` does for what cannot be taken in, wherever to."""
+    checked_name(_read(source).session.name)
+
+
 async def fork_session(
     store: Store,
     source: SessionReader,
