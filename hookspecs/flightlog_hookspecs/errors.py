@@ -79,12 +79,16 @@ class DiskFull(StoreError):
 
 
 class LogCorrupt(StoreError):
-    """The log breaks a rule, so it was refused as it is. Names the session, the row and the rule."""
+    """The log breaks a rule, so it was refused as it is. Names the session, the row and the rule.
+
+    `session` is "*" where it is the file that is damaged, and not one session of it.
+    """
 
     def __init__(
         self, session: str, seq: int | None, rule: str, detail: str, *, advice: str = _VERIFY_AND_REPAIR
     ) -> None:
-        where = f"session {session!r}" + (f", seq {seq}" if seq is not None else "")
+        place = f", seq {seq}" if seq is not None else ""
+        where = f"session {session!r}{place}" if session != "*" else "the file"
         super().__init__(f"{where}: {detail} (rule {rule}). The file was not changed; {advice}")
         self.session = session
         self.seq = seq

@@ -376,9 +376,11 @@ class Kernel:
 
         It has the goal and the limits that held there and the steps that were finished by then, which count for it,
         under a uid of its own; it is pending, was never recovered, and inherits no inbox. `source` may be running or
-        have ended, and is not changed. Raises `UsageError` when row `checkpoint` is no checkpoint (the
-        view `checkpoints` lists them), when no step was finished before it, or when there is a session `id`.
+        have ended, and is not changed. Raises `UsageError` when there is no such task, when row `checkpoint` is no
+        checkpoint (the view `checkpoints` lists them), when no step was finished before it, or when there is a
+        session `id`.
         """
+        await self.tasks.show(source)  # raises when there is none
         name = f"task-{self._clock.new_id()[-12:]}" if id is None else checked_name(id)
         await fork_task(self._store, self.read(source), checkpoint, name, self.registry.versions, self._clock)
         return name

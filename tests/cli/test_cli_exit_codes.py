@@ -142,6 +142,18 @@ def test_a_damaged_file_is_refused_by_verify_without_a_traceback(copied: Shell) 
     assert copied.call("verify", code=3).out.startswith("✗ ")
 
 
+def test_a_file_that_is_refused_is_named_once(copied: Shell) -> None:
+    whole = copied.db.read_bytes()
+    for wrong in (whole[:4096] + b"\xff" * (len(whole) - 4096), b"dear diary, " * 100):
+        copied.db.write_bytes(wrong)
+        done = copied.call("verify", code=3)
+        first = done.out.splitlines()[0]
+        assert (first.count(str(copied.db)), done.complaint.count(str(copied.db))) == (1, 1)
+        assert "session '*'" not in done.out + done.err
+        copied.db.with_name("agent.db-head").unlink(missing_ok=True)
+        copied.db.with_name("agent.db-wal").unlink(missing_ok=True)
+
+
 async def test_a_session_that_another_process_drives_is_busy(shell: Shell) -> None:
     async with flightlog.open_kernel(shell.db) as kernel, kernel.session("s"):
         done = await trio.to_thread.run_sync(lambda: shell.run("run", "x", "--session", "s", code=1))

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 import working_plugin
+from test_cli_surroundings import every_command
 
 import flightlog
+from flightlog.cli.task import task as group
 from flightlog.events import SessionOpened, TaskState, ToolCall, TurnEnd
 from support.children import until
 
@@ -109,6 +111,17 @@ def test_what_cannot_be_is_a_usage_error_in_one_line(shell: Shell, arguments: li
     shell.call("task", "submit", "count", "--id", "t")
     assert shell.call("task", *arguments, code=2).complaint
     assert len(shell.call("task", "list", "--json").json) == 1
+
+
+@pytest.mark.parametrize("name", ["nobody", "talk"])
+@pytest.mark.parametrize("command", [names[1:] for names, _ in every_command(group, "task")], ids=" ".join)
+def test_what_is_no_task_is_called_so_by_every_command(shell: Shell, command: tuple[str, ...], name: str) -> None:
+    words = {"steer": ("left",), "grant": ("tokens=5",), "amend": ("--goal", "x"), "fork": ("--checkpoint", "1")}
+    if command[0] in ("submit", "list"):
+        return
+    shell.call("run", "hello", "--session", "talk")
+    said = shell.call("task", *command, name, *words.get(command[0], ()), code=2).complaint
+    assert f"there is no task {name!r}" in said
 
 
 def test_a_task_whose_request_would_have_more_tokens_than_it_may_rests(shell: Shell) -> None:

@@ -101,6 +101,6 @@ async def test_what_cannot_be_forked_is_refused_and_nothing_is_entered(tmp_path:
                 await kernel.fork_task(TASK, seq)
         with pytest.raises(UsageError, match="there is a session 't'"):
             await kernel.fork_task(TASK, checkpoints(path, "light")[0], id=TASK)
-        with pytest.raises(UsageError, match="there is no session"):
+        with pytest.raises(UsageError, match="there is no task"):
             await kernel.fork_task("nobody", 5)
         assert len(await kernel.tasks.list()) == 1

@@ -27,6 +27,7 @@ def report(name: str, db: str | None, as_json: bool) -> int:
     """Say what became of task ID: its steps, what they cost, why it stopped, and what nobody knows."""
     output = Output(as_json=as_json)
     with open_log(log_to_read(db), discover=False) as log:
+        log.task(name)  # raises when there is none
         found = report_of(log.session(name).records())
     if as_json:
         output.json(plain(found))

@@ -44,7 +44,7 @@ def verify(session: str | None, db: str | None, as_json: bool) -> int:
     for verdict in _verdicts(path, session):
         verdicts.append(verdict)
         if not as_json:
-            _print(verdict, output)
+            _print(verdict, path, output)
     faults = [verdict for verdict in verdicts if not verdict.ok]
     if as_json:
         file, *sessions = map(plain, verdicts)
@@ -99,9 +99,11 @@ def _refused(name: str, error: StoreError) -> Verdict:
     return Verdict(name=name, ok=False, error=str(error))
 
 
-def _print(verdict: Verdict, output: Output) -> None:
+def _print(verdict: Verdict, path: str, output: Output) -> None:
     mark = ("\u2713 ", "green") if verdict.ok else ("\u2717 ", "bold red")
-    if not verdict.ok:
+    if verdict.name == path and path in verdict.error:
+        output.line(mark, one_line(verdict.error, 2000))
+    elif not verdict.ok:
         output.line(mark, (one_line(verdict.name), "bold"), f": {one_line(verdict.error, 2000)}")
     elif verdict.events is None:
         output.line(mark, one_line(verdict.name), (" \u00b7 SQLite finds its structure whole", "dim"))
