@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 import working_plugin
-from test_cli_surroundings import every_command
 
 import flightlog
 from flightlog.cli.task import task as group
@@ -114,13 +113,11 @@ def test_what_cannot_be_is_a_usage_error_in_one_line(shell: Shell, arguments: li
 
 
 @pytest.mark.parametrize("name", ["nobody", "talk"])
-@pytest.mark.parametrize("command", [names[1:] for names, _ in every_command(group, "task")], ids=" ".join)
-def test_what_is_no_task_is_called_so_by_every_command(shell: Shell, command: tuple[str, ...], name: str) -> None:
+@pytest.mark.parametrize("command", sorted({*group.commands} - {"submit", "list"}))
+def test_what_is_no_task_is_called_so_by_every_command(shell: Shell, command: str, name: str) -> None:
     words = {"steer": ("left",), "grant": ("tokens=5",), "amend": ("--goal", "x"), "fork": ("--checkpoint", "1")}
-    if command[0] in ("submit", "list"):
-        return
     shell.call("run", "hello", "--session", "talk")
-    said = shell.call("task", *command, name, *words.get(command[0], ()), code=2).complaint
+    said = shell.call("task", command, name, *words.get(command, ()), code=2).complaint
     assert f"there is no task {name!r}" in said
 
 
