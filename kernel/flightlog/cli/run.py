@@ -243,7 +243,7 @@ async def _session(order: Order, output: Output, interruption: Interruption, *, 
         for problem in kernel.registry.problems:
             complain(problem.said)
         before = await _length(kernel, order.session, must_exist=must_exist)
-        settled = (await kernel.query(SETTLED, order.session, before, limit_rows=before)).rows
+        settled = (await kernel.query(SETTLED, order.session, before, limit_rows=before)).rows if before else ()
         view = LiveView(output, order.approve_command, Answered(seq for (seq,) in settled))
         async with (
             trio.open_nursery() as nursery,  # which ends once all is shown
