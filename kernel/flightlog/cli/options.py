@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 import platformdirs
 
+from flightlog.runtime.reader import log_path_of
 from flightlog_hookspecs.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,7 +46,7 @@ def json_option(command: F) -> F:
 def log_to_write(given: str | None) -> str:
     """The path of the log, whose folder exists; only the default one is created, for its owner alone."""
     if given is not None:
-        path = os.path.abspath(given)
+        path = log_path_of("--db", given)
         if not os.path.isdir(os.path.dirname(path)):
             raise UsageError(f"{path}: its folder does not exist. Create {os.path.dirname(path)} first.")
         return path
@@ -56,7 +57,7 @@ def log_to_write(given: str | None) -> str:
 
 def log_to_read(given: str | None) -> str:
     """The path of a log that exists."""
-    path = _default() if given is None else os.path.abspath(given)
+    path = _default() if given is None else log_path_of("--db", given)
     if not os.path.lexists(path):
         raise UsageError(f"{path}: no such file. `flightlog run` creates it, --db names another.")
     return path
