@@ -74,12 +74,16 @@ def at(port: int, **options: Any) -> Http:
 
 @asynccontextmanager
 async def talking(
-    folder: Path, server: Any, *wanted: tuple[str, object], plugins: tuple[object, ...] = (), **options: Any
+    folder: Path, server: Any, *wanted: Any, plugins: tuple[object, ...] = (), **options: Any
 ) -> AsyncIterator[tuple[flightlog.Kernel, flightlog.Session]]:
-    """A session with the servers' tools, whose model makes `wanted` calls, each in a step of its own."""
+    """A session with the servers' tools, whose model makes each of `wanted`, a call or words, in a step of its own."""
     servers = McpServers({"t": server}, wait_s=0.05, wait_max_s=0.2)
     async with (
-        opened(folder / "log.db", FakeModel([calls(one) for one in wanted]), plugins=[servers, *plugins]) as kernel,
+        opened(
+            folder / "log.db",
+            FakeModel([calls(one) if isinstance(one, tuple) else one for one in wanted]),
+            plugins=[servers, *plugins],
+        ) as kernel,
         kernel.session("s", model="fake:m", **options) as session,
     ):
         yield kernel, session
@@ -213,6 +217,53 @@ async def test_a_server_that_dies_in_mid_call_over_http_is_never_asked_twice(pla
     assert place.noted() == ["started", "crash"]
 
 
+async def test_an_error_that_a_server_answers_with_costs_that_call_and_no_other(place: Place, server: Any) -> None:
+    path = place.folder / "log.db"
+    models = [FakeModel([calls(("t__gate", {}))], name="slow"), FakeModel([calls(("t__refuse", {}))], name="refused")]
+    async with (
+        opened(path, models, plugins=[McpServers({"t": server})]) as kernel,
+        kernel.session("slow", model="slow:m") as slow,
+        kernel.session("refused", model="refused:m") as refused,
+    ):
+        await slow.followup("go")
+        await refused.followup("go")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(slow.run)
+            await until(lambda: "gate" in place.noted())
+            await refused.run()
+            place.folder.joinpath("gate").touch()
+        assert kernel.registry.problems == []
+    assert ends(events_of(path, ToolResult, "refused")) == [
+        ("error", "The server answered with an error: no such shop")
+    ]
+    assert ends(events_of(path, ToolResult, "slow")) == [("ok", "through")]
+    assert place.noted() == ["started", "gate"]
+
+
+async def test_an_answer_that_is_cut_off_on_its_way_leaves_that_outcome_unknown_and_the_connection_up(
+    place: Place,
+) -> None:
+    with old_server_over_http() as server:
+        cut, greetings = await results(place.folder, server, ("t__cut", {}), ("t__greetings", {}))
+    assert cut.outcome == "unknown"
+    assert text_of(greetings.content) == "1"
+
+
+async def test_a_server_that_answers_with_an_error_when_its_tools_are_listed_again_is_a_problem_and_serves_on(
+    place: Place, old_server: Any
+) -> None:
+    async with talking(place.folder, old_server, ("t__sulk", {}), words("done"), ("t__grow", {})) as (kernel, session):
+        await session.followup("go")
+        await session.run()
+        await until(lambda: kernel.registry.problems)
+        assert "cannot be listed: The server answered with an error: not today" in kernel.registry.problems[0].error
+        await session.followup("go on")
+        await session.run()
+        await until(lambda: "t__newcomer" in kernel.registry.tools)
+        assert kernel.registry.problems == []
+    assert ends(events_of(place.folder / "log.db", ToolResult)) == [("ok", "sulking"), ("ok", "grown")]
+
+
 async def test_a_server_that_hangs_is_given_its_time_and_serves_on(place: Place, server: Any) -> None:
     slow = evolve(server, limit_s=2.0, connect_s=1.9)
     async with talking(place.folder, slow, ("t__hang", {}), ("t__add", {"a": 1, "b": 1})) as (kernel, session):
@@ -287,16 +338,22 @@ async def test_tools_that_change_are_offered_at_the_next_turn(place: Place, serv
     assert {tool.name for tool in after.head.tools} - {tool.name for tool in before.head.tools} == {"t__newcomer"}
 
 
+@contextmanager
+def old_server_over_http() -> Iterator[Http]:
+    process = subprocess.Popen([sys.executable, OLD_SERVER, "http"], stdout=subprocess.PIPE, text=True)
+    with closing_process(process):
+        assert process.stdout is not None
+        yield Http(f"http://127.0.0.1:{int(process.stdout.readline())}/mcp", limit_s=25.0)
+
+
 @pytest.fixture(params=["stdio", "http"])
 def old_server(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A server of each kind that speaks a protocol version without listeners."""
     if request.param == "stdio":
         yield Stdio([sys.executable, OLD_SERVER, "stdio"], limit_s=25.0)
         return
-    process = subprocess.Popen([sys.executable, OLD_SERVER, "http"], stdout=subprocess.PIPE, text=True)
-    with closing_process(process):
-        assert process.stdout is not None
-        yield Http(f"http://127.0.0.1:{int(process.stdout.readline())}/mcp", limit_s=25.0)
+    with old_server_over_http() as server:
+        yield server
 
 
 async def test_tools_of_an_older_server_that_says_unasked_that_they_changed_are_offered_too(

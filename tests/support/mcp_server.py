@@ -16,7 +16,15 @@ from pathlib import Path
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import EmbeddedResource, ImageContent, TextContent, TextResourceContents, ToolAnnotations
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    CONNECTION_CLOSED,
+    EmbeddedResource,
+    ImageContent,
+    TextContent,
+    TextResourceContents,
+    ToolAnnotations,
+)
 
 LEDGER = Path(sys.argv[2])
 server = MCPServer("tests", version="7.1")
@@ -72,6 +80,12 @@ async def gate() -> str:
 def fail() -> str:
     """Fail."""
     raise ToolError("no such ticket")
+
+
+@server.tool()
+def refuse() -> str:
+    """Answer with an error, whose number is what clients call a closed connection."""
+    raise MCPError(code=CONNECTION_CLOSED, message="no such shop")
 
 
 @server.tool()

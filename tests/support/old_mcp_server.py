@@ -1,7 +1,8 @@
 """An MCP server of an older protocol version, run as a script: `stdio`, or `http`, which prints its port.
 
 It greets by `initialize` and says unasked that its tools have changed: on its standard output, or on the stream that
-a client opens for that. It is written without the SDK, which would speak the newest version that both know.
+a client opens for that. After `sulk` it does not list its tools until the next `grow`. It is written without the SDK,
+which would speak the newest version that both know.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Any
 
 VERSION = "2025-06-18"
 CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
-tools = ["grow"]
+tools = ["grow", "sulk", "cut", "greetings"]
+greetings: list[str] = []
+sulking: list[bool] = []
 unasked: queue.Queue[dict[str, Any]] = queue.Queue()
 
 
@@ -24,14 +27,24 @@ def answer(message: dict[str, Any]) -> dict[str, Any] | None:
         return None
     match message["method"]:
         case "initialize":
+            greetings.append("hello")
             result: dict[str, Any] = {
                 "protocolVersion": VERSION,
                 "capabilities": {"tools": {"listChanged": True}},
                 "serverInfo": {"name": "old", "version": "1.0"},
             }
+        case "tools/list" if sulking:
+            return {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32000, "message": "not today"}}
         case "tools/list":
             result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in tools]}
+        case "tools/call" if message["params"]["name"] == "sulk":
+            sulking.append(True)
+            unasked.put(CHANGED)
+            result = {"content": [{"type": "text", "text": "sulking"}]}
+        case "tools/call" if message["params"]["name"] == "greetings":
+            result = {"content": [{"type": "text", "text": str(len(greetings))}]}
         case "tools/call":
+            sulking.clear()
             tools.append("newcomer")
             unasked.put(CHANGED)
             result = {"content": [{"type": "text", "text": "grown"}]}
@@ -60,7 +73,14 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        said = answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if message.get("params", {}).get("name") == "cut":  # it ends a stream of events before its answer
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        said = answer(message)
         raw = json.dumps(said).encode() if said else b""
         self.send_response(200 if said else 202)
         self.send_header("Content-Type", "application/json")

@@ -136,8 +136,18 @@ class Connection:
         while True:
             await live.changed.wait()
             live.changed = trio.Event()
-            with trio.fail_after(self.server.connect_s):
-                self._offer(scope, live.version, await live.tools())
+            try:
+                with trio.fail_after(self.server.connect_s):
+                    tools = await live.tools()
+            except trio.TooSlowError:
+                self._not_listed(scope, f"no answer within {self.server.connect_s:g} s")
+            except ToolError as error:
+                self._not_listed(scope, str(error))
+            else:
+                self._offer(scope, live.version, tools)
+
+    def _not_listed(self, scope: Scope, why: str) -> None:
+        scope.problem(f"the MCP server {self.name!r} has changed its tools, and they cannot be listed: {why}")
 
     def _offer(self, scope: Scope, version: str, tools: tuple[ServerTool, ...]) -> None:
         """Offer `tools`, unless these are offered already."""

@@ -8,20 +8,22 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self, TypeVar
 
 import httpx2
 import mcp_types
 import trio
-from attrs import define, field
+from attrs import define, field, frozen
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import SubscriptionLost
+from mcp.shared.message import SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
@@ -44,6 +46,8 @@ _RESULT: Final[TypeAdapter[mcp_types.CallToolResult | mcp_types.InputRequiredRes
     mcp_types.CallToolResult | mcp_types.InputRequiredResult
 )
 
+_T = TypeVar("_T")
+
 logging.getLogger("mcp").addHandler(logging.NullHandler())  # else what it warns of ends on the terminal
 
 
@@ -54,6 +58,8 @@ class Exchange:
     status: int = 0
     is_json: bool = False
     unsent: bool = False
+    cut: bool = False
+    """Whether what the server was saying came to its end, or broke off. The SDK reads no further than an answer."""
 
 
 _EXCHANGE: ContextVar[Exchange] = ContextVar("flightlog_mcp_exchange")
@@ -71,10 +77,72 @@ class NotingClient(httpx2.AsyncClient):
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
             exchange.unsent = request.method == "POST"
             raise
+        kind = response.headers.get("content-type", "").lower()
         if request.method == "POST":
             exchange.status = response.status_code
-            exchange.is_json = response.headers.get("content-type", "").lower().startswith("application/json")
+            exchange.is_json = kind.startswith("application/json")
+        if kind.startswith("text/event-stream"):
+            response.stream = NotedEvents(response.stream, exchange)
         return response
+
+
+@frozen
+class NotedEvents(httpx2.AsyncByteStream):
+    """A stream of events. Notes when there is no more of it."""
+
+    _stream: Any
+    _exchange: Exchange
+
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        self._exchange.cut = False
+        try:
+            async with aclosing(aiter(self._stream)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except Exception:
+            self._exchange.cut = True
+            raise
+        self._exchange.cut = True
+
+    async def aclose(self) -> None:
+        """Let go of the connection."""
+        await self._stream.aclose()
+
+
+@frozen
+class Answers:
+    """What a server says, as the SDK reads it.
+
+    The code for a closed connection is the SDK's own there: a server that answers with it is given another.
+    """
+
+    _stream: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stream.__aexit__(*error)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        item = await anext(self._stream)
+        match item:
+            case SessionMessage(message=mcp_types.JSONRPCError(error=error)):
+                if error.code == mcp_types.CONNECTION_CLOSED and not self._is_of_transport():
+                    error.code = mcp_types.INTERNAL_ERROR
+        return item
+
+    def _is_of_transport(self) -> bool:
+        """Whether that of HTTP made the last one up, in place of an answer that did not come."""
+        context = getattr(self._stream, "last_context", None)
+        return context is not None and _EXCHANGE in context and context[_EXCHANGE].cut
 
 
 @define(eq=False)
@@ -92,11 +160,11 @@ class Live:
         return self._client.server_info.version if self._client.server_info else ""
 
     async def tools(self) -> tuple[ServerTool, ...]:
-        """All tools that the server has now."""
+        """All tools that the server has now. Raises `ToolError` when it does not say."""
         found: list[ServerTool] = []
         cursor: str | None = None
         for _ in range(PAGES_MAX):
-            page = await self._client.list_tools(cursor=cursor)
+            page = await self._sent(partial(self._client.list_tools, cursor=cursor))
             found += map(_tool, page.tools)
             cursor = page.next_cursor
             if cursor is None:
@@ -105,20 +173,23 @@ class Live:
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> ToolOutput:
         """Call a tool, once. Raises `ToolError`, and `OutcomeUnknown` when it may have run or not."""
-        exchange = Exchange()
-        token = _EXCHANGE.set(exchange)
         request = mcp_types.CallToolRequest(params=mcp_types.CallToolRequestParams(name=tool, arguments=arguments))
-        try:
-            result = await self._client.session.send_request(request, _RESULT)
-        except MCPError as error:
-            raise self._failure(error, exchange) from error
-        except ValidationError as error:
-            raise ToolError(f"The call ran, but the server's answer is not one of MCP: {error}") from error
-        finally:
-            _EXCHANGE.reset(token)
+        result = await self._sent(partial(self._client.session.send_request, request, _RESULT))
         if isinstance(result, mcp_types.InputRequiredResult):
             raise ToolError("The server did not finish the call: it wants to ask a person, and there is no way to.")
         return output_of(result.content, result.structured_content, is_error=result.is_error)
+
+    async def _sent(self, send: Callable[[], Awaitable[_T]]) -> _T:
+        exchange = Exchange()
+        token = _EXCHANGE.set(exchange)
+        try:
+            return await send()
+        except MCPError as error:
+            raise self._failure(error, exchange) from error
+        except ValidationError as error:
+            raise ToolError(f"The server did answer, but not as MCP has it: {error}") from error
+        finally:
+            _EXCHANGE.reset(token)
 
     def _failure(self, error: MCPError, exchange: Exchange) -> ToolError:
         if exchange.unsent:
@@ -132,7 +203,8 @@ class Live:
         if exchange.status >= 400 and not exchange.is_json:
             return ToolError(f"The server refused the call with HTTP status {exchange.status}.")
         if error.code == mcp_types.CONNECTION_CLOSED:
-            self._lost()
+            if not exchange.cut:  # else it is this answer that is lost, and no other
+                self._lost()
             return OutcomeUnknown(f"The server did not answer ({error.message}).")
         return ToolError(f"The server answered with an error: {error.message}")
 
@@ -141,6 +213,7 @@ class Live:
         tools = self._client.server_capabilities.tools
         if self._client.protocol_version not in MODERN_PROTOCOL_VERSIONS or not (tools and tools.list_changed):
             return
+        _EXCHANGE.set(Exchange())
         while True:
             try:
                 async with self._client.listen(tools_list_changed=True) as subscription:
@@ -168,7 +241,7 @@ async def opened(server: Server, stderr: Output, lost: Callable[[], None]) -> As
                     one.changed.set()
 
         client = Client(
-            transport,
+            _told_apart(transport),
             cache=None,
             message_handler=heard,
             client_info=mcp_types.Implementation(name="flightlog", version=str(CONTRACT_VERSION)),
@@ -182,6 +255,12 @@ async def opened(server: Server, stderr: Output, lost: Callable[[], None]) -> As
         async with _entered(client):
             live.append(Live(client, lost))
             yield live[0]
+
+
+@asynccontextmanager
+async def _told_apart(transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
+    async with transport as (reading, writing):
+        yield Answers(reading), writing
 
 
 @asynccontextmanager
