@@ -39,12 +39,11 @@ OUTPUT_MAX_BYTES: Final = 256 * 1024
 NAME_MAX_CHARS: Final = 300
 
 _FAILING: Final = re.compile(
-    r"^(?:(?:FAILED|ERROR) (\S+)"  # pytest
+    r"(?:FAILED|ERROR) (\S+)"  # pytest
     r"|(?:FAIL|ERROR): (.+)"  # unittest
     r"|\s*--- FAIL: (\S+)"  # go test
     r"|test (\S+) \.\.\. FAILED"  # cargo test
-    r"|not ok \d+ -? ?(.+))",  # TAP
-    re.MULTILINE,
+    r"|not ok \d+ -? ?(.+)"  # TAP
 )
 
 
@@ -99,8 +98,8 @@ class TestSuite:
             output_max_bytes=OUTPUT_MAX_BYTES,
         )
         lines = [f"{'The tests pass' if ended.code == 0 else 'The tests do not pass'}: {ended.said()}."]
-        failing = list(dict.fromkeys(failing_in(ended.output)))
-        if failing and ended.code != 0:
+        failing = list(dict.fromkeys(failing_in(ended.output))) if ended.code else []
+        if failing:
             more = len(failing) - SHOWN_MAX
             lines += [
                 f"Failing ({len(failing)}):",
@@ -129,5 +128,5 @@ class TestSuite:
 
 def failing_in(output: str) -> Iterator[str]:
     """The names of tests that `output` says to have failed, as far as its form is known."""
-    for found in _FAILING.finditer(output):
+    for found in filter(None, map(_FAILING.match, output.split("\n"))):
         yield next(filter(None, found.groups())).strip()[:NAME_MAX_CHARS]

@@ -51,6 +51,13 @@ def test_failing_tests_of_common_runners_are_named(output: str, failing: list[st
     assert list(failing_in(output)) == failing
 
 
+@pytest.mark.parametrize("line", ["", " ", "\t", "\r", "\f", "ERROR: ", "test ", "not ok 1"])
+def test_each_line_is_looked_at_alone(line: str) -> None:
+    """What looks on over line ends takes minutes for as many; the runner's own limit would stop it."""
+    lines = [line] * (test_suite.OUTPUT_MAX_BYTES // (len(line) + 1))
+    assert list(failing_in("\n".join([*lines, "FAILED a.py::test_x"]))) == ["a.py::test_x"]
+
+
 async def test_however_much_fails_the_result_is_bounded(tmp_path: Path) -> None:
     output = await run(tmp_path, "for i in $(seq 3000); do echo FAILED test_$i; done; exit 1")
     text = text_of(output.content)
