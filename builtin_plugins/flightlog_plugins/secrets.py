@@ -124,7 +124,12 @@ def parts_of_secret(value: str) -> Iterator[str]:
 def register_values(register: Callable[[Redaction], None], name: str, values: Iterable[str]) -> None:
     """Register a redaction called `name` of `values`, or none when there are none."""
     if values := tuple(values):
-        register(Redaction(name=name, body=Secrets(env=(), values=values).redact))
+        register(Redaction(name=name, body=redacting(values)))
+
+
+def redacting(values: Iterable[str]) -> Callable[[str], str]:
+    """What takes `values` out of a text."""
+    return Secrets(env=(), values=values).redact
 
 
 def _compiled(pattern: object) -> re.Pattern[str]:

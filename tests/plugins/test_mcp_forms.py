@@ -56,16 +56,15 @@ async def call(name: str, /, **arguments: Any) -> Any:
 
 def offered_by(*tools: ServerTool) -> tuple[list[Tool], str]:
     found: list[Tool] = []
-    plugin = ServerTools("s", "1", Stdio(["x"]), tools, call)
+    plugin = ServerTools("s", "1", Stdio(["x"]), tools, call, str)
     plugin.register_tools(found.append)
     return found, plugin.complaint
 
 
 @given(SERVERS, st.text(max_size=100), SCHEMAS.filter(lambda value: isinstance(value, dict)), st.text(max_size=20))
 def test_whatever_a_server_offers_is_a_tool_that_the_kernel_takes(name: str, tool: str, schema: Any, said: str) -> None:
-    made = ServerTools(
-        name, "1", Stdio(["x"]), (ServerTool(name=tool, description=said, schema=schema, only_reads=False),), call
-    )
+    offered = ServerTool(name=tool, description=said, schema=schema, only_reads=False)
+    made = ServerTools(name, "1", Stdio(["x"]), (offered,), call, str)
     made.register_tools(accepted)
 
 
@@ -104,7 +103,7 @@ def test_of_two_tools_of_one_name_the_first_counts() -> None:
 )
 def test_a_schema_that_can_be_read_is_kept(schema: dict[str, Any]) -> None:
     kept = {name: value for name, value in schema.items() if name != "$schema"}
-    assert parameters_of(schema) == (kept | {"type": "object"}, "")
+    assert parameters_of(schema, str) == (kept | {"type": "object"}, "")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +117,7 @@ def test_a_schema_that_can_be_read_is_kept(schema: dict[str, Any]) -> None:
     ],
 )
 def test_a_schema_that_cannot_is_told_in_words(schema: dict[str, Any]) -> None:
-    parameters, note = parameters_of(schema)
+    parameters, note = parameters_of(schema, str)
     assert parameters == {"type": "object"}
     assert json.dumps(schema) in note
 
@@ -150,14 +149,14 @@ def doubling(levels: int) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_a_schema_that_could_keep_the_host_busy_is_told_in_words(schema: dict[str, Any]) -> None:
-    parameters, note = parameters_of(schema)
+    parameters, note = parameters_of(schema, str)
     assert parameters == {"type": "object"}
     assert json.dumps(schema) in note
 
 
 def test_the_subschemas_that_are_judged_by_are_bounded() -> None:
-    assert parameters_of(doubling(7))[1] == ""
-    assert parameters_of(doubling(8))[1] != ""
+    assert parameters_of(doubling(7), str)[1] == ""
+    assert parameters_of(doubling(8), str)[1] != ""
 
 
 def block(encoded: str, mime: str = "image/png", kind: str = "image") -> Part:

@@ -43,7 +43,7 @@ async def test_waits_grow_and_a_call_brings_the_next_attempt_forward_once(
         yield
 
     monkeypatch.setitem(sys.modules, connection._LIVE, SimpleNamespace(opened=refusing))
-    to, scope = Connection("t", Stdio(["x"]), wait_s=1.0, wait_max_s=4.0), Heard()
+    to, scope = Connection("t", Stdio(["x"]), str, wait_s=1.0, wait_max_s=4.0), Heard()
 
     async def attempts(count: int) -> None:
         while len(times) < count:

@@ -384,6 +384,34 @@ async def test_a_server_sees_what_it_is_given_and_the_log_sees_none_of_it(
     assert all(b"ticket-token-0815" not in file.read_bytes() for file in place.folder.glob("log.db*"))
 
 
+@pytest.mark.parametrize("kind", ["stdio", "http"])
+async def test_nor_does_the_log_see_it_where_a_server_tells_of_itself_and_its_tools(
+    place: Place, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def told() -> list[Path]:
+        files = [*place.folder.glob("log.db*")]
+        assert len(files) > 1
+        return [file for file in files if TOKEN.encode() in file.read_bytes()]
+
+    monkeypatch.setenv("TELLING_TOKEN", TOKEN)
+    with place.http() as port:
+        server = at(port) if kind == "http" else place.stdio(env={"TELLING_TOKEN": TOKEN})
+        async with talking(place.folder, server, ("t__by_schema", {"key": "any"})) as (kernel, session):
+            await session.followup("go")
+            await session.run()
+            assert told() == []
+            (problem,) = kernel.registry.problems
+    assert "names tools with a secret that it was given; 1 of them" in problem.error
+    assert told() == []
+    (head,) = events_of(place.folder / "log.db", RequestHeader)
+    shown = {tool.name: tool.description for tool in head.head.tools}
+    assert shown["t__by_description"] == "Look: [redacted]"
+    assert '"key": {"default": "[redacted]", "enum": ["[redacted]"]}' in shown["t__by_schema"]
+    assert not any(name.startswith("t__by_name") for name in shown)
+    assert PluginLoaded(plugin="mcp:t", version="7.1[redacted]") in events_of(place.folder / "log.db", PluginLoaded)
+    assert ends(events_of(place.folder / "log.db", ToolResult)) == [("ok", "told")]
+
+
 async def test_nothing_of_a_server_is_left_when_the_kernel_is_closed(place: Place) -> None:
     (result,) = await results(place.folder, place.stdio(), ("t__family", {}))
     for pid in json.loads(text_of(result.content)):

@@ -27,7 +27,9 @@ from mcp_types import (
 )
 
 LEDGER = Path(sys.argv[2])
-server = MCPServer("tests", version="7.1")
+TOLD = os.environ.get("TELLING_TOKEN", "")
+"""What the server tells everybody who asks for its tools."""
+server = MCPServer("tests", version=f"7.1{TOLD}")
 
 
 def note(line: str) -> None:
@@ -137,6 +139,15 @@ server._tool_manager._tools["odd"].parameters = {
     "type": "object",
     "properties": {"value": {"$ref": "https://example.com/elsewhere.json"}, "many": {"type": "integer", "items": [1]}},
 }
+
+
+if TOLD:
+    for name in ("by_description", "by_schema", f"by_name_{TOLD}"):
+        server.add_tool(lambda: "told", name=name, description=f"Look: {TOLD}" if name == "by_description" else "Look.")
+    server._tool_manager._tools["by_schema"].parameters = {
+        "type": "object",
+        "properties": {"key": {"default": TOLD, "enum": [TOLD]}, TOLD: {"description": TOLD}},
+    }
 
 
 async def main() -> None:

@@ -12,7 +12,7 @@ is down is a problem in `kernel.registry.problems`, its calls fail meanwhile, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 
 from attrs import field, frozen
@@ -22,7 +22,7 @@ from flightlog_hookspecs.errors import UsageError
 from flightlog_plugins.mcp_client.connection import Connection
 from flightlog_plugins.mcp_client.names import check_server
 from flightlog_plugins.mcp_client.servers import Http, Server, Stdio, secrets_of
-from flightlog_plugins.secrets import register_values
+from flightlog_plugins.secrets import redacting, register_values
 
 __all__ = ["Http", "McpServers", "Stdio"]
 
@@ -57,11 +57,15 @@ class McpServers:
         """Keep a connection to each server."""
         if find_spec("mcp") is None:
             raise UsageError("the MCP SDK is not installed: pip install 'flightlog[mcp]'")
+        redact = redacting(self._secrets())
         for name, server in self.servers.items():
-            connection = Connection(name, server, wait_s=self.wait_s, wait_max_s=self.wait_max_s)
+            connection = Connection(name, server, redact, wait_s=self.wait_s, wait_max_s=self.wait_max_s)
             register(Service(name=name, lifespan=connection.lifespan, ready_s=server.connect_s))
 
     @hookimpl
     def register_redactions(self, register: Callable[[Redaction], None]) -> None:
         """Keep out of the log what the servers are given to prove who asks."""
-        register_values(register, "mcp", (value for server in self.servers.values() for value in secrets_of(server)))
+        register_values(register, "mcp", self._secrets())
+
+    def _secrets(self) -> Iterator[str]:
+        return (value for server in self.servers.values() for value in secrets_of(server))

@@ -5,7 +5,7 @@ One task opens and closes each connection; calls use it from tasks of their own.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -34,6 +34,8 @@ class Connection:
 
     name: str
     server: Server
+    redact: Callable[[str], str]
+    """Takes out of a text what the servers are given to prove who asks."""
     wait_s: float = field(kw_only=True)
     wait_max_s: float = field(kw_only=True)
     _live: Live | None = field(default=None, init=False)
@@ -152,7 +154,7 @@ class Connection:
     def _offer(self, scope: Scope, version: str, tools: tuple[ServerTool, ...]) -> None:
         """Offer `tools`, unless these are offered already."""
         if (version, tools) != self._offered:
-            plugin = ServerTools(self.name, version, self.server, tools, self.call)
+            plugin = ServerTools(self.name, version, self.server, tools, self.call, self.redact)
             self._offered, self._complaint = (version, tools), plugin.complaint
             try:
                 scope.offer(plugin)

@@ -30,18 +30,35 @@ class ServerTool:
 
 
 class ServerTools:
-    """The plugin. `complaint` says what is left out of it, "" for nothing."""
+    """The plugin. `complaint` says what is left out of it, "" for nothing.
 
-    def __init__(self, name: str, version: str, server: Server, tools: tuple[ServerTool, ...], call: Call) -> None:
+    What `redact` takes out of a text stands in none of what is offered.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        server: Server,
+        tools: tuple[ServerTool, ...],
+        call: Call,
+        redact: Callable[[str], str],
+    ) -> None:
         self.__name__ = f"mcp:{name}"
-        self.__version__ = version
+        self.__version__ = redact(version)
         self._tools: dict[str, Tool] = {}
+        plain = [tool for tool in tools if redact(tool.name) == tool.name]
         twice = []
-        for tool in tools:
-            made = _tool(name, server, tool, call)
+        for tool in plain:
+            made = _tool(name, server, tool, call, redact)
             if self._tools.setdefault(made.name, made) is not made:
                 twice.append(made.name)
-        self.complaint = f"offers more than one tool called {', '.join(twice)}; the first counts" if twice else ""
+        complaints = []
+        if twice:
+            complaints.append(f"offers more than one tool called {', '.join(twice)}; the first counts")
+        if left := len(tools) - len(plain):
+            complaints.append(f"names tools with a secret that it was given; {left} of them are left out")
+        self.complaint = "; ".join(complaints)
 
     @hookimpl
     def register_tools(self, register: Callable[[Tool], None]) -> None:
@@ -50,9 +67,9 @@ class ServerTools:
             register(tool)
 
 
-def _tool(name: str, server: Server, tool: ServerTool, call: Call) -> Tool:
-    parameters, note = parameters_of(tool.schema)
-    said = tool.description.strip() or f"The tool {tool.name} of the MCP server {name}."
+def _tool(name: str, server: Server, tool: ServerTool, call: Call, redact: Callable[[str], str]) -> Tool:
+    parameters, note = parameters_of(tool.schema, redact)
+    said = redact(tool.description).strip() or f"The tool {tool.name} of the MCP server {name}."
     if len(said) > DESCRIPTION_MAX_CHARS:
         said = f"{said[:DESCRIPTION_MAX_CHARS]}…"
     made = Tool(

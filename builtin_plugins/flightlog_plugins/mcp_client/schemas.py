@@ -1,13 +1,14 @@
 """A server's schemas as those of tools: read as JSON Schema 2020-12 whatever they call themselves.
 
-One that is none, refers to what is not in it, or might take long to judge by is not guessed at: any object is then
-let through, the model is shown the schema in words, and the server judges the arguments, as it does anyway.
+One that is none, refers to what is not in it, might take long to judge by, or holds a secret is not guessed at: any
+object is then let through, the model is shown the schema in words, without the secret, and the server judges the
+arguments, as it does anyway.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -28,12 +29,14 @@ _OF_ONE: Final = frozenset(
 _OF_MANY: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems", "properties", "dependentSchemas"))
 
 
-def parameters_of(schema: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+def parameters_of(schema: Mapping[str, Any], redact: Callable[[str], str]) -> tuple[dict[str, Any], str]:
     """The parameters of a tool whose server gives `schema`, and what its description has to say about them."""
+    said = json.dumps(schema, ensure_ascii=False)
+    shown = redact(said)
     parameters = {name: value for name, value in schema.items() if name != "$schema"} | {"type": "object"}
-    if schema.get("type", "object") == "object" and _is_plain(parameters) and _is_sound(parameters):
+    is_object = schema.get("type", "object") == "object"
+    if shown == said and is_object and _is_plain(parameters) and _is_sound(parameters):
         return parameters, ""
-    shown = json.dumps(schema, ensure_ascii=False)
     if len(shown) > SHOWN_MAX_CHARS:
         shown = f"{shown[:SHOWN_MAX_CHARS]}…"
     return {"type": "object"}, f"Its arguments, as its server describes them: {shown}"
