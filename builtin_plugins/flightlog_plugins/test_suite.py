@@ -25,9 +25,9 @@ from flightlog_hookspecs import (
     ToolOutput,
     hookimpl,
 )
-from flightlog_hookspecs.errors import ToolError, UsageError
+from flightlog_hookspecs.errors import OutcomeUnknown, ToolError, UsageError
 from flightlog_plugins.secrets import register_values, secrets_among
-from flightlog_plugins.shell.running import END_LIMIT_S, run
+from flightlog_plugins.shell.running import END_LIMIT_S, Ended, run
 from flightlog_plugins.shell.surroundings import scrubbed
 
 __all__ = ["TestSuite"]
@@ -80,16 +80,18 @@ class TestSuite:
         for name in only:  # behind an @ stands a file of options
             if not name or name.startswith(("-", "@", "/")) or ".." in name.split("/"):
                 raise ToolError(f"{name!r} is not the name of tests inside the workspace")
-        passed, said = await self._ran(context.workspace, only)
-        return ToolOutput(content=said, is_error=not passed)
+        ended, said = await self._ran(context.workspace, only)
+        if ended.cut_off:
+            raise OutcomeUnknown(said)
+        return ToolOutput(content=said, is_error=ended.code != 0)
 
     async def check(self, view: GoalView) -> Met | Missing:
         """The goal check `command`: whether all tests of the workspace pass."""
-        passed, said = await self._ran(view.workspace)
-        return Met() if passed else Missing(said)
+        ended, said = await self._ran(view.workspace)
+        return Met() if ended.code == 0 else Missing(said)
 
-    async def _ran(self, folder: str, only: tuple[str, ...] = ()) -> tuple[bool, str]:
-        """Whether the tests pass, and how they ended, in words."""
+    async def _ran(self, folder: str, only: tuple[str, ...] = ()) -> tuple[Ended, str]:
+        """How the tests ended, also in words."""
         ended = await run(
             (*self.command, *only),
             folder=folder,
@@ -108,7 +110,7 @@ class TestSuite:
             ]
         tail = ended.output[-TAIL_MAX_CHARS:]
         lines += ["The end of the output:" if len(tail) < len(ended.output) else "The output:", tail]
-        return ended.code == 0, "\n".join(lines)
+        return ended, "\n".join(lines)
 
     @hookimpl
     def register_tools(self, register: Callable[[Tool], None]) -> None:

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from flightlog.testing import FakeModel, calls
 from flightlog_hookspecs import ToolOutput, text_of
-from flightlog_hookspecs.errors import ToolError, UsageError
+from flightlog_hookspecs.errors import OutcomeUnknown, ToolError, UsageError
 from flightlog_hookspecs.events import ToolCall, ToolResult
 from flightlog_plugins.shell import Shell, running
 from flightlog_plugins.shell.running import Output
+from flightlog_plugins.test_suite import TestSuite
 from support.children import closing_process, gone, started, until
 from support.kernels import events_of, opened
 from support.workspaces import call_in
@@ -92,7 +93,8 @@ async def test_what_does_not_fit_is_left_out_of_the_middle(tmp_path: Path) -> No
 
 async def test_a_command_that_floods_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "FLOOD_MAX_BYTES", 1_000_000)
-    assert "had written 1000000 bytes" in (await lines_of(tmp_path, "yes"))[-1]
+    with pytest.raises(OutcomeUnknown, match=r"^y\n(.*\n)*\[ended after it had written 1000000 bytes\]$"):
+        await output_of(tmp_path, "yes", Shell(output_max_bytes=100))
 
 
 @given(chunks=st.lists(st.binary(max_size=9), max_size=9), max_bytes=st.integers(2, 20))
@@ -139,19 +141,16 @@ async def test_when_its_time_is_up_all_of_it_is_killed_and_what_it_wrote_is_told
     tmp_path: Path, who: str, mock_clock: trio.testing.MockClock
 ) -> None:
     mock_clock.rate = 1
-    outputs = []
 
     async def run() -> None:
         script = f"trap '' TERM\n{DESCENDANTS[who]}echo so far; touch said; sleep 1000"
-        outputs.append(await output_of(tmp_path, script, limit_s=500))
+        with pytest.raises(OutcomeUnknown, match=r"so far\n\n\[ended after 500 s, its time limit\]$"):
+            await output_of(tmp_path, script, limit_s=500)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run)
         await until((tmp_path / "said").exists)
         mock_clock.jump(500)
-    (output,) = outputs
-    assert output.is_error
-    assert text_of(output.content).splitlines()[-3:] == ["so far", "", "[ended after 500 s, its time limit]"]
     await gone(int((tmp_path / "pid").read_text()))
 
 
@@ -230,6 +229,33 @@ async def test_through_a_session_a_cancelled_command_is_in_doubt_and_the_session
         assert turn.reason == "completed"
     assert [call.effect for call in events_of(path, ToolCall)] == ["external"]
     assert [result.outcome for result in events_of(path, ToolResult)] == ["unknown"]
+
+
+@pytest.mark.parametrize("tool", ["run_command", "run_tests"])
+@pytest.mark.parametrize("goes_on", ["sleep 1000", "exec yes so far"], ids=["late", "flood"])
+async def test_through_a_session_a_command_that_was_cut_off_is_in_doubt_and_does_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: trio.testing.MockClock, tool: str, goes_on: str
+) -> None:
+    mock_clock.rate = 1
+    monkeypatch.setattr(running, "FLOOD_MAX_BYTES", 1_000_000)
+    path, work = tmp_path / "a.db", tmp_path / "work"
+    work.mkdir()
+    script = f"echo so far; echo once >>ran; {goes_on}"
+    wanted: dict[str, object] = {"command": script} if tool == "run_command" else {}
+    model = FakeModel([calls((tool, wanted)), calls((tool, wanted))])
+    plugins = [Shell(limit_s=500), TestSuite(command=("/bin/sh", "-c", script), limit_s=500)]
+    async with opened(path, model, workspace=work, plugins=plugins) as kernel, kernel.session("s", model="fake:m") as s:
+        await s.followup("hi")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(s.run)
+            await until((work / "ran").exists)
+            if goes_on == "sleep 1000":
+                mock_clock.jump(500)
+    cut, again = events_of(path, ToolResult)
+    assert (cut.outcome, again.outcome) == ("unknown", "denied")
+    assert "so far" in text_of(cut.content)
+    assert "ended" in text_of(cut.content)
+    assert (work / "ran").read_text() == "once\n"
 
 
 def test_a_shell_is_never_discovered() -> None:

@@ -15,7 +15,7 @@ from typing import Final
 from attrs import field, frozen
 
 from flightlog_hookspecs import Redaction, Tool, ToolContext, ToolOutput, hookimpl
-from flightlog_hookspecs.errors import ToolError, UsageError
+from flightlog_hookspecs.errors import OutcomeUnknown, ToolError, UsageError
 from flightlog_plugins.secrets import register_values, secrets_among
 from flightlog_plugins.shell.running import END_LIMIT_S, Ended, run
 from flightlog_plugins.shell.surroundings import scrubbed
@@ -65,7 +65,10 @@ class Shell:
             limit_s=limit_s,
             output_max_bytes=self.output_max_bytes,
         )
-        return ToolOutput(content=f"{ended.output}\n[{_said(ended, limit_s)}]", is_error=ended.code != 0)
+        said = f"{ended.output}\n[{_said(ended, limit_s)}]"
+        if ended.cut_off:
+            raise OutcomeUnknown(said)
+        return ToolOutput(content=said, is_error=ended.code != 0)
 
     @hookimpl
     def register_tools(self, register: Callable[[Tool], None]) -> None:

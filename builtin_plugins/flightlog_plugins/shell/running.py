@@ -38,6 +38,11 @@ class Ended:
     output: str
     why: Literal["itself", "late", "flood"]
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether it was ended from here, in the middle of what it did."""
+        return self.why != "itself"
+
     def said(self) -> str:
         """In words."""
         if self.why == "flood":
