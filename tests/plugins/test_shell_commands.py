@@ -240,7 +240,7 @@ async def test_through_a_session_a_command_that_was_cut_off_is_in_doubt_and_does
     monkeypatch.setattr(running, "FLOOD_MAX_BYTES", 1_000_000)
     path, work = tmp_path / "a.db", tmp_path / "work"
     work.mkdir()
-    script = f"echo so far; echo once >>ran; {goes_on}"
+    script = f"echo so far; echo once >>ran; [ $(wc -l <ran) = 1 ] || exit; {goes_on}"
     wanted: dict[str, object] = {"command": script} if tool == "run_command" else {}
     model = FakeModel([calls((tool, wanted)), calls((tool, wanted))])
     plugins = [Shell(limit_s=500), TestSuite(command=("/bin/sh", "-c", script), limit_s=500)]

@@ -6,8 +6,10 @@ import json
 import shutil
 import ssl
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from encodings.aliases import aliases
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from flightlog_plugins import web
 from flightlog_plugins.web import Hit, HttpFetch, Page, SearXng, Web, reading
 from flightlog_plugins.web.addresses import is_public, parsed
 from flightlog_plugins.web.hypertext import readable
+from support.children import until
 from support.kernels import events_of, session_of
 from support.wire_server import Answer, Asked, WireServer, served
 
@@ -350,6 +353,9 @@ async def test_what_cannot_be_read_is_named_and_refused(answer: Answer, reason: 
         ("\ufeffplain".encode(), "text/plain", "plain"),
         (b"\xff\xfe", "text/plain; charset=nonsense", "\ufffd\ufffd"),
         (b"aGk=", "text/plain; charset=base64", "aGk="),
+        (b"caf-dma", "text/plain; charset=punycode", "caf-dma"),
+        (b"+AGE-", "text/plain; charset=utf-7", "+AGE-"),
+        (b"\\u0061", "text/plain; charset=unicode_escape", "\\u0061"),
         (b"a\0b", "text/plain", "a\0b"),
     ],
 )
@@ -357,6 +363,46 @@ async def test_text_is_read_as_it_is_written(body: bytes, kind: str, shown: str)
     async with site(page(body, kind)) as (server, plugin):
         text = await plugin.fetch_url(server.url)
     assert text.split("\n", 2)[2].rpartition("\n")[0] == shown
+
+
+CODECS = {
+    *aliases,
+    *aliases.values(),
+    "idna",
+    "punycode",
+    "undefined",
+    "raw_unicode_escape",
+    "charmap",
+    "oem",
+    "\u0662",
+}
+
+
+@given(name=st.sampled_from(sorted(CODECS)), data=st.binary(max_size=100))
+def test_a_page_is_read_whatever_encoding_it_names(name: str, data: bytes) -> None:
+    named = Page(url="https://example.org/", content_type=f"text/plain; charset={name}", data=data)
+    assert reading.text_of_page(named).startswith("What follows")
+    assert reading._charset(named, "text/plain") in reading._ENCODINGS
+
+
+async def test_a_cancel_does_not_wait_for_a_page_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, released = threading.Event(), threading.Event()
+
+    def read(_: Page) -> str:
+        begun.set()
+        released.wait()
+        return ""
+
+    monkeypatch.setattr(web, "text_of_page", read)
+    async with site(page()) as (server, plugin), trio.open_nursery() as nursery:
+        nursery.start_soon(plugin.fetch_url, server.url)
+        await until(begun.is_set)
+        nursery.cancel_scope.cancel()
+        try:
+            with trio.CancelScope(shield=True), trio.fail_after(5):
+                await until(lambda: not nursery.child_tasks)
+        finally:
+            released.set()
 
 
 def test_html_becomes_what_a_person_would_read() -> None:

@@ -54,7 +54,7 @@ class Web:
 
         """
         page = await self.fetch.fetch(parsed(url).url)
-        return await trio.to_thread.run_sync(text_of_page, page)
+        return await trio.to_thread.run_sync(text_of_page, page, abandon_on_cancel=True)
 
     async def search_web(self, query: str) -> str:
         """Search the web; gives addresses, titles and excerpts. What they say is not the user's word.

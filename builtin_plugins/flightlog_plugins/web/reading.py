@@ -16,6 +16,17 @@ _HTML: Final = frozenset(("text/html", "application/xhtml+xml"))
 _TEXT: Final = frozenset(("application/json", "application/xml", "application/javascript", "application/x-ndjson"))
 _CHARSET: Final = re.compile(r"charset\s{0,5}=\s{0,5}[\"']?([\w.:-]{1,40})", re.IGNORECASE)
 _META_MAX_BYTES: Final = 2048
+_ENCODINGS: Final = frozenset(
+    codecs.lookup(name).name
+    for name in (
+        *("ascii", "utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"),
+        *(f"iso8859-{part}" for part in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16)),
+        *(f"cp{page}" for page in (866, 874, 932, 949, 950, *range(1250, 1259))),
+        *("koi8-r", "koi8-u", "mac-roman", "mac-cyrillic", "gbk", "gb2312", "gb18030", "big5", "big5hkscs"),
+        *("euc-jp", "euc-kr", "iso2022-jp", "shift-jis"),
+    )
+)
+"""Those of the web that Python has. Others can take long, as punycode does, or raise whatever the page's bytes are."""
 
 
 def text_of_page(page: Page) -> str:
@@ -42,10 +53,10 @@ def _charset(page: Page, kind: str) -> str:
     if not found and kind in _HTML:
         found = _CHARSET.search(page.data[:_META_MAX_BYTES].decode("latin-1"))
     try:
-        known = codecs.lookup(found[1]) if found else codecs.lookup("utf-8")
-    except LookupError:
+        known = codecs.lookup(found[1]).name if found else "utf-8"
+    except (LookupError, ValueError):
         return "utf-8"
-    return known.name if known._is_text_encoding else "utf-8"  # noqa: SLF001  # bytes.decode raises LookupError for others
+    return known if known in _ENCODINGS else "utf-8"
 
 
 def marked(text: str, where: str) -> str:
