@@ -52,10 +52,10 @@ def _authority(host: str, port: str) -> str:
     return f"[{host}]{port}" if ":" in host else f"{host}{port}"
 
 
-def parsed(url: str, base: str = "") -> Address:
+def parsed(url: str, base: str = "", max_chars: int = URL_MAX_CHARS) -> Address:
     """The address that `url` names, seen from `base`. Raises `ToolError` for one that is not to be asked for."""
-    if len(url) > URL_MAX_CHARS:
-        raise ToolError(f"the URL has {len(url)} characters; it may have {URL_MAX_CHARS}")
+    if len(url) > max_chars:
+        raise ToolError(f"the URL has {len(url)} characters; it may have {max_chars}")
     if any(ord(char) <= 32 or ord(char) == 127 or char == "\\" for char in url.strip(" ")):
         raise ToolError("the URL holds spaces, control characters or backslashes")
     try:

@@ -15,7 +15,7 @@ import trio
 from attrs import define, field
 
 from flightlog_hookspecs.errors import ToolError, UsageError
-from flightlog_plugins.web.addresses import Address, allowance, is_allowed, is_public, parsed
+from flightlog_plugins.web.addresses import URL_MAX_CHARS, Address, allowance, is_allowed, is_public, parsed
 from flightlog_plugins.web.pages import Page
 
 AGENT: Final = "flightlog"
@@ -51,6 +51,7 @@ class HttpFetch:
     allow: tuple[str, ...] = field(default=(), converter=_hosts)
     max_bytes: int = 1_000_000
     max_redirects: int = 5
+    max_url_chars: int = URL_MAX_CHARS
     limit_s: float = 20.0
     resolve: Resolve = field(default=resolved, repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
@@ -58,13 +59,15 @@ class HttpFetch:
     _allowed: frozenset[tuple[str, int | None]] = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        if self.max_bytes < 1 or self.max_redirects < 0 or not 0 < self.limit_s < float("inf"):
-            raise UsageError("max_bytes is at least 1, max_redirects at least 0, limit_s more than 0")
+        if min(self.max_bytes, self.max_url_chars) < 1 or self.max_redirects < 0 or not 0 < self.limit_s < float("inf"):
+            raise UsageError(
+                "max_bytes and max_url_chars are at least 1, max_redirects at least 0, limit_s more than 0"
+            )
         self._allowed = frozenset(map(allowance, self.allow))
 
     async def fetch(self, url: str) -> Page:
         """The page at `url`. Raises `ToolError` for one that may not or cannot be had."""
-        address = parsed(url)
+        address = parsed(url, max_chars=self.max_url_chars)
         with trio.move_on_after(self.limit_s):
             httpx = await trio.to_thread.run_sync(_imported)
             self.tls = self.tls or await trio.to_thread.run_sync(httpx.create_ssl_context)
@@ -73,7 +76,7 @@ class HttpFetch:
                 answer = await self._asked(httpx, address, ips)
                 if isinstance(answer, Page):
                     return answer
-                address = parsed(answer, address.url)
+                address = parsed(answer, address.url, self.max_url_chars)
             raise ToolError(f"{url} redirects more than {self.max_redirects} times")
         raise ToolError(f"{address.url} did not answer within {self.limit_s:g} s")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from attrs import define, field
@@ -17,6 +17,9 @@ from flightlog_hookspecs.errors import ToolError, UsageError
 from flightlog_plugins.web.addresses import parsed
 from flightlog_plugins.web.fetching import HttpFetch
 from flightlog_plugins.web.pages import Hit
+
+URL_MAX_CHARS: Final = 8000
+"""A character of a query takes up to twelve in a URL, and what a tool takes must arrive."""
 
 
 @define(eq=False)
@@ -35,7 +38,7 @@ class SearXng:
             at = parsed(self.address)
         except ToolError as error:
             raise UsageError(str(error)) from None
-        self._http = HttpFetch(allow=[at.place])
+        self._http = HttpFetch(allow=[at.place], max_url_chars=URL_MAX_CHARS)
 
     async def search(self, query: str) -> Sequence[Hit]:
         """What the instance finds."""
