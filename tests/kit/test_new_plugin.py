@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import json
+import keyword
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from flightlog.cli.app import flightlog as command
-from flightlog.cli.new_plugin import KINDS, objection, write
+from flightlog.cli.new_plugin import KINDS, identifiers, objection, write
 from support.environments import ROOTS, Environment
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -96,6 +99,45 @@ def test_an_example_differs_from_a_new_plugin_in_what_it_does_only(kind: str, tm
         assert (EXAMPLES / kind / there).read_text() == (tmp_path / "new" / there).read_text()
 
 
+def plain(identifier: str) -> str:
+    """The name of a plugin that is called `identifier` in its code, in one spelling or another."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", identifier).lower().strip("_")
+
+
+TAKEN = {*dir(builtins), *keyword.kwlist, *(one for kind in KINDS for one in identifiers(kind))}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_name_means_one_thing_in_the_code_or_is_refused(kind: str) -> None:
+    whole = identifiers(kind)
+    for name in sorted(map(plain, TAKEN)):
+        if not objection(kind, name):
+            made = identifiers(kind, name)
+            assert len(made) == len(whole), name
+            assert {*dir(builtins)} & made == {*dir(builtins)} & whole, name
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *(("tool", name) for name in ("words", "calls", "str", "tool", "hookimpl")),
+        *(("adapter", name) for name in ("head", "text-block", "exception", "none", "adapter_case")),
+        *(("prompt-section", name) for name in ("date", "render")),
+        *(("hook", name) for name in ("note", "hook", "proposed")),
+        ("subagent", "case"),
+    ],
+)
+def test_a_name_that_the_template_or_python_has_already_is_refused(kind: str, name: str) -> None:
+    assert "means something else" in objection(kind, name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("tool", "bundle"), ("adapter", "words"), ("prompt-section", "prompt_section"), ("hook", "dice")]
+)
+def test_a_name_that_is_spelled_otherwise_there_is_not(kind: str, name: str) -> None:
+    assert objection(kind, name) == ""
+
+
 def test_what_was_written_is_listed_with_what_to_do_next(tmp_path: Path) -> None:
     said = new("tool", "word_count", into=tmp_path).output
     folder = tmp_path / "flightlog-word-count"
@@ -161,7 +203,7 @@ def test_nothing_is_overwritten(there: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_name_that_cannot_be_is_refused_before_anything_is_written(name: str, why: str, tmp_path: Path) -> None:
-    assert why in objection(name)
+    assert why in objection("tool", name)
     with pytest.raises(click.BadParameter):
         command.main(["plugins", "new", "tool", "--into", str(tmp_path), "--", name], standalone_mode=False)
     assert list(tmp_path.iterdir()) == []

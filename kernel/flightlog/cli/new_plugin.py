@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import keyword
 import os
 import re
@@ -43,7 +45,7 @@ def new(*, kind: str, name: str, into: Path, as_json: bool) -> int:
 
     NAME is what the plugin is called; its package is flightlog-NAME. Nothing is overwritten.
     """
-    if error := objection(name):
+    if error := objection(kind, name):
         raise click.BadParameter(error, param_hint="NAME")
     folder = into / f"flightlog-{name.replace('_', '-')}"
     written = write(kind, name, folder)
@@ -57,8 +59,8 @@ def new(*, kind: str, name: str, into: Path, as_json: bool) -> int:
     return FINE
 
 
-def objection(name: str) -> str:
-    """Why a plugin cannot have this name; "" when it can."""
+def objection(kind: str, name: str) -> str:
+    """Why a plugin of this kind cannot have this name; "" when it can."""
     if not _NAME.fullmatch(name) or len(name) > _NAME_MAX_CHARS:
         return (
             f"{name!r:.80} must be 1 to {_NAME_MAX_CHARS} lower-case letters and digits in words joined by '-' or '_', "
@@ -66,9 +68,31 @@ def objection(name: str) -> str:
         )
     if keyword.iskeyword(name) or name in _OURS:
         return f"{name!r} means something else already"
+    theirs = identifiers(kind)
+    for spelled in (_named(own, name) for own in theirs & {*_spellings("my-plugin")}):
+        if spelled in theirs or hasattr(builtins, spelled) or keyword.iskeyword(spelled):
+            return f"{name!r} cannot be: a new {kind} would be called {spelled} in its code, which means something else"
     if there := [entry for entry in entry_points(group=PROJECT) if _same(entry.name, name)]:
         return f"a plugin named {there[0].name!r} is installed already"
     return ""
+
+
+def identifiers(kind: str, name: str = "my-plugin") -> set[str]:
+    """What has a name in the code of a new plugin, attributes left out."""
+    texts = _rendered(files("flightlog.cli") / "templates" / kind, name)
+    nodes = [node for path, text in texts if path.endswith(".py") for node in ast.walk(ast.parse(text))]
+    return {own for node in nodes for own in _bound(node)}
+
+
+def _bound(node: ast.AST) -> tuple[str, ...]:
+    match node:
+        case ast.Name(id=own) | ast.arg(arg=own):
+            return (own,)
+        case ast.FunctionDef(name=own) | ast.AsyncFunctionDef(name=own) | ast.ClassDef(name=own):
+            return (own,)
+        case ast.alias(name=own, asname=None):
+            return (own,)
+    return ()
 
 
 def _same(one: str, other: str) -> bool:
@@ -103,12 +127,11 @@ def _rendered(template: Traversable, name: str, inside: str = "") -> list[tuple[
 
 def _named(text: str, name: str) -> str:
     """The template's name in all its spellings, replaced."""
-    words = name.replace("-", "_").split("_")
-    for theirs, ours in {
-        "my_plugin": "_".join(words),
-        "my-plugin": "-".join(words),
-        "MY_PLUGIN": "_".join(words).upper(),
-        "MyPlugin": "".join(word.capitalize() for word in words),
-    }.items():
+    for theirs, ours in zip(_spellings("my-plugin"), _spellings(name), strict=True):
         text = text.replace(theirs, ours)
     return text
+
+
+def _spellings(name: str) -> tuple[str, str, str, str]:
+    words = name.replace("-", "_").split("_")
+    return "_".join(words), "-".join(words), "_".join(words).upper(), "".join(word.capitalize() for word in words)
