@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 import trio
+from attrs import evolve
 
 from flightlog.pytest_plugin import CrashEverywhere
-from flightlog.testing.faults import Script, run_power_loss, script_of
+from flightlog.testing import faults
+from flightlog.testing.faults import Script, named, run_power_loss, script_of
+from flightlog.testing.faults.golden import Golden, keep
 from flightlog_hookspecs import Tool, ToolContext, tool
 from flightlog_hookspecs.errors import UsageError
 from support.stock import shop_tool
@@ -66,7 +69,34 @@ def test_an_answer_that_depends_on_other_lives_is_found() -> None:
 
 def test_reproducers_find_a_script_by_the_name_that_it_was_given() -> None:
     assert script_of(pay, *CALLS, name="my_tests:shop").name == "my_tests:shop"
-    assert script_of(pay, *CALLS).name == "script_of(pay)"
+
+
+@pytest.mark.parametrize("texts", ["plain", 'it\'s, "quoted")\n', "naïve \U0001f600", "\\"])
+def test_reproducers_make_the_script_of_a_module_s_tool_again(texts: str) -> None:
+    script = script_of(pay, *CALLS, {"order": texts, "cents": 8})
+    again = named(script.name)
+    assert isinstance(again, Script)
+    assert (again.name, again.sessions) == (script.name, script.sessions)
+
+
+def test_the_line_that_breaks_it_again_runs_as_it_is_printed() -> None:
+    (found,) = run_power_loss(script_of(counts, *CALLS), seed=1, points=40, first_only=True).violations
+    report = eval(found.reproducer, vars(faults).copy())
+    assert "P7" in {violation.promise for violation in report.violations}
+
+
+def test_what_is_kept_of_it_is_judged_again_however_long_its_calls_are(tmp_path: Path) -> None:
+    script = script_of(counts, *CALLS, {"order": "中" * 1000, "cents": 8})
+    (found,) = run_power_loss(script, seed=1, points=40, first_only=True).violations
+    assert found.golden
+    kept = Golden.load(keep(found.golden, found.promise, str(tmp_path)))
+    assert named(kept.workload).name == script.name
+
+
+def test_of_a_tool_that_is_in_no_module_they_say_what_to_do() -> None:
+    script = script_of(evolve(pay), *CALLS)
+    with pytest.raises(UsageError, match="give script_of a name"):
+        named(script.name)
 
 
 def test_the_last_two_calls_are_made_side_by_side() -> None:

@@ -29,6 +29,8 @@ from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import RequestSent
 
 SUFFIX: Final = ".crash"
+_NAME_MAX_CHARS: Final = 60
+"""As much of a workload's name stands in that of a file, which disks bound."""
 _DIGEST_CHARS: Final = 16
 
 
@@ -139,7 +141,9 @@ def _digests(rows: Sequence[oracles.Row]) -> list[str]:
 def keep(golden: Golden, promise: str, folder: str) -> str:
     """Save `golden` in `folder` under a name of its own; returns where."""
     os.makedirs(folder, exist_ok=True)
-    stem = "".join(char if char.isalnum() else "-" for char in f"{golden.workload}-{promise}").strip("-")
+    stem = "".join(char if char.isalnum() else "-" for char in f"{golden.workload[:_NAME_MAX_CHARS]}-{promise}").strip(
+        "-"
+    )
     number = 1
     while os.path.exists(path := os.path.join(folder, f"{stem}-{number}{SUFFIX}")):
         number += 1

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
+import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 
 from attrs import frozen
 
@@ -57,7 +61,8 @@ def script_of(tool: Tool, *calls: Mapping[str, object], name: str = "") -> Scrip
 
     The last two share a step where there are three or more. The tool takes effect as its body ends. It lives through
     thousands of histories in one process, so it must answer the same however often it has been called before.
-    `name` is "module:name", where reproducers find the workload. Raises `UsageError` for a tool that no kernel takes,
+    Reproducers find the workload by its tool and these arguments, if the tool is a module's; otherwise give them a
+    `name`, "module:name", where they find it. Raises `UsageError` for a tool that no kernel takes,
     for a transactional one, whose database is not on the laboratory's disk, and for arguments that do not fit it.
     """
     prepared = prepare(tool, "laboratory", "")
@@ -71,4 +76,27 @@ def script_of(tool: Tool, *calls: Mapping[str, object], name: str = "") -> Scrip
     steps: list[tuple[tuple[str, str], ...]] = [((tool.name, task),) for task in tasks]
     if len(steps) > 2:
         steps[-2:] = [(*steps[-2], *steps[-1])]
-    return _ToolScript(name or f"script_of({tool.name})", (("s", (Order("use it", tuple(steps)),)),), prepared)
+    return _ToolScript(name or _name(tool, tasks), (("s", (Order("use it", tuple(steps)),)),), prepared)
+
+
+def _name(tool: Tool, tasks: Sequence[str]) -> str:
+    """What `script_again` makes the script of again, where it can."""
+    module = getattr(tool.body, "__module__", "")
+    for own, value in vars(sys.modules[module]).items() if module in sys.modules else ():
+        if value is tool:
+            return f"script_of({module}:{own}, {', '.join(tasks)})"
+    return f"script_of({tool.name})"
+
+
+def script_again(name: str) -> Script | None:
+    """The script that `script_of` gave this name, None for other names. Raises `UsageError` when it cannot be made."""
+    if not (found := re.fullmatch(r"script_of\((.*?)(?:, (.*))?\)", name, re.DOTALL)):
+        return None
+    module, colon, own = found[1].partition(":")
+    if not colon:
+        raise UsageError(f"{name!r} was made of a tool that is in no module: give script_of a name, MODULE:NAME")
+    try:
+        tool, calls = getattr(import_module(module), own), json.loads(f"[{found[2]}]")
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"there is no workload {name!r}: {error}") from error
+    return script_of(tool, *calls)

@@ -624,7 +624,7 @@ def random_script(seed: int) -> Script:
 
 
 def named(name: str) -> Workload:
-    """The workload that a reproducer names: a script here, or "module:name" for one of your own.
+    """The workload that a reproducer names: a script here, one of a tool, or "module:name" for one of your own.
 
     Raises `UsageError` when there is none.
     """
@@ -632,6 +632,10 @@ def named(name: str) -> Workload:
         return random_script(int(number[1]))
     if known := [script for script in SCRIPTS if script.name == name]:
         return known[0]
+    from flightlog.testing.faults.of_tool import script_again  # which needs the scripts here
+
+    if again := script_again(name):
+        return again
     module, colon, own = name.partition(":")
     try:
         found: Any = getattr(import_module(module), own) if colon else None
