@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flightlog.core.tool_schema import prepare
-from flightlog_hookspecs import FileBlock, TextBlock, Tool, text_of
+from flightlog_hookspecs import FileBlock, TextBlock, Tool, ToolContext, text_of
 from flightlog_hookspecs.errors import UsageError
 from flightlog_plugins.mcp_client import Http, McpServers, Stdio
 from flightlog_plugins.mcp_client.names import check_server, tool_name
@@ -50,7 +50,7 @@ def tool(name: str = "t", schema: Any = None, description: str = "") -> ServerTo
     return ServerTool(name=name, description=description, schema=schema or {}, only_reads=False)
 
 
-async def call(name: str, /, **arguments: Any) -> Any:
+async def call(name: str, context: ToolContext, /, **arguments: Any) -> Any:
     raise NotImplementedError
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from attrs import define, field
 from flightlog_hookspecs.errors import ToolError
 from flightlog_plugins.mcp_client import Stdio, connection
 from flightlog_plugins.mcp_client.connection import Connection
+from support.workspaces import call_in
 
 
 @define
@@ -60,7 +62,7 @@ async def test_waits_grow_and_a_call_brings_the_next_attempt_forward_once(
         with pytest.raises(
             ToolError, match=r"The MCP server 't' cannot be used: OSError: planted. The call was not made"
         ):
-            await to.call("any")
+            await to.call("any", call_in(Path()))
         await attempts(6)
         assert times == [0, 1, 3, 7, 11, 11]
     assert len(scope.problems) == 6

@@ -19,7 +19,15 @@ from attrs import define, evolve
 import flightlog
 from flightlog.testing import FakeModel, calls, words
 from flightlog_hookspecs import FileBlock, text_of
-from flightlog_hookspecs.events import ApprovalAsked, PluginFault, PluginLoaded, RequestHeader, ToolCall, ToolResult
+from flightlog_hookspecs.events import (
+    ApprovalAsked,
+    PluginFault,
+    PluginLoaded,
+    RequestHeader,
+    ToolCall,
+    ToolProgress,
+    ToolResult,
+)
 from flightlog_plugins.approval_policy import ApprovalPolicy
 from flightlog_plugins.mcp_client import Http, McpServers, Stdio
 from support.children import closing_process, gone, started, until
@@ -121,6 +129,18 @@ async def test_a_servers_tools_are_offered_before_the_first_request_and_called(p
     assert specs["t__add"].description == "Add two numbers."
     assert json.loads(specs["t__add"].parameters)["required"] == ["a", "b"]
     assert PluginLoaded(plugin="mcp:t", version="7.1") in events_of(place.folder / "log.db", PluginLoaded)
+
+
+async def test_how_far_a_call_is_is_told_to_those_who_watch(place: Place, server: Any) -> None:
+    path = place.folder / "log.db"
+    async with talking(place.folder, server, ("t__steps", {"context": "half"})) as (_, session):
+        await session.followup("go")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.run)
+            await until(lambda: events_of(path, ToolProgress))
+            place.folder.joinpath("gate").touch()
+    assert [told.text for told in events_of(path, ToolProgress)] == ["1 of 2: half"]
+    assert ends(events_of(path, ToolResult)) == [("ok", "through")]
 
 
 async def test_arguments_that_do_not_fit_are_refused_before_the_server_is_asked(place: Place, server: Any) -> None:

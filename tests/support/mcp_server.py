@@ -79,6 +79,13 @@ async def gate() -> str:
 
 
 @server.tool()
+async def steps(ctx: Context, context: str) -> str:
+    """Say how far it is, and answer once the gate is open."""
+    await ctx.report_progress(1, 2, context)
+    return await gate()
+
+
+@server.tool()
 def fail() -> str:
     """Fail."""
     raise ToolError("no such ticket")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from attrs import define, field
 
-from flightlog_hookspecs import Scope, ToolOutput
+from flightlog_hookspecs import Scope, ToolContext, ToolOutput
 from flightlog_hookspecs.errors import PluginError, ToolError
 from flightlog_plugins.mcp_client.offering import ServerTool, ServerTools
 from flightlog_plugins.mcp_client.servers import Server
@@ -66,12 +66,12 @@ class Connection:
                 self._trying.cancel()
             self._over.set()
 
-    async def call(self, tool: str, /, **arguments: Any) -> ToolOutput:
+    async def call(self, tool: str, context: ToolContext, /, **arguments: Any) -> ToolOutput:
         """Call a tool of the server. Waits for a connection when there is none, and is sent once."""
         live = self._live or await self._next()
         if live is None:
             raise ToolError(f"{self._why[:1].upper()}{self._why[1:]}. The call was not made.")
-        return await live.call(tool, arguments)
+        return await live.call(tool, arguments, context.report)
 
     async def _next(self) -> Live | None:
         """The connection that comes of the next attempt, which is made at once."""

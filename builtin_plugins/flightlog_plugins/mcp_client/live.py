@@ -171,10 +171,19 @@ class Live:
                 return tuple(found)
         raise ToolError(f"its list of tools has more than {PAGES_MAX} pages")
 
-    async def call(self, tool: str, arguments: dict[str, Any]) -> ToolOutput:
-        """Call a tool, once. Raises `ToolError`, and `OutcomeUnknown` when it may have run or not."""
+    async def call(self, tool: str, arguments: dict[str, Any], report: Callable[[str], None]) -> ToolOutput:
+        """Call a tool, once; how far it is goes to `report`.
+
+        Raises `ToolError`, and `OutcomeUnknown` when it may have run or not.
+        """
         request = mcp_types.CallToolRequest(params=mcp_types.CallToolRequestParams(name=tool, arguments=arguments))
-        result = await self._sent(partial(self._client.session.send_request, request, _RESULT))
+
+        async def heard(progress: float, total: float | None, message: str | None) -> None:
+            await trio.lowlevel.checkpoint()
+            report(_told(progress, total, message))
+
+        send = partial(self._client.session.send_request, request, _RESULT, progress_callback=heard)
+        result = await self._sent(send)
         if isinstance(result, mcp_types.InputRequiredResult):
             raise ToolError("The server did not finish the call: it wants to ask a person, and there is no way to.")
         return output_of(result.content, result.structured_content, is_error=result.is_error)
@@ -318,6 +327,11 @@ async def _read(stream: trio.lowlevel.FdStream, stderr: Output, lost: Callable[[
     while chunk := await stream.receive_some(_CHUNK_BYTES):
         stderr.take(chunk)
     lost()
+
+
+def _told(progress: float, total: float | None, message: str | None) -> str:
+    far = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
+    return f"{far}: {message}" if message else far
 
 
 def _tool(tool: mcp_types.Tool) -> ServerTool:

@@ -16,7 +16,7 @@ from flightlog_plugins.mcp_client.servers import Server
 DESCRIPTION_MAX_CHARS: Final = 8000
 
 Call = Callable[..., Awaitable[ToolOutput]]
-"""`call(tool, **arguments)`."""
+"""`call(tool, context, **arguments)`."""
 
 
 @frozen(kw_only=True)
