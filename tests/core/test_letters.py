@@ -8,7 +8,7 @@ from attrs import evolve
 from flightlog.core import inbox
 from flightlog.core.fold import fold, placed
 from flightlog.core.invariants import check
-from flightlog.core.letters import Amend, Answer, Body, CancelTimer, Letter, Pause, Resume, Stop, Words, taking
+from flightlog.core.letters import Amend, Answer, Body, CancelTimer, Letter, Pause, Report, Resume, Stop, Words, taking
 from flightlog.core.limits import Limits
 from flightlog.core.state import EMPTY, State
 from flightlog.core.task_flow import GOAL_ID, goal
@@ -121,6 +121,12 @@ def test_a_late_answer_is_recorded_and_refused() -> None:
 def test_an_answer_to_no_question_is_refused(state: State) -> None:
     events, outcome, reason = outcome_of(state, letter("approve", Answer(asked_seq=7, allow=True, by="ada")))
     assert (events, outcome, reason) == ([], "refused", "no question was asked at seq 7")
+
+
+def test_an_answer_of_another_kind_than_the_question_is_refused_and_leaves_it_open() -> None:
+    events, outcome, reason = outcome_of(ASKING, letter("answer", Report(asked_seq=8, outcome="done", by="ada")))
+    assert (events, outcome) == ([], "refused")
+    assert reason == "the question at seq 8 asks whether a call may start: allow or deny it (approve)"
 
 
 def test_a_cancel_of_nothing_is_refused() -> None:

@@ -43,7 +43,8 @@ CALLS = st.sampled_from(
 )
 STEP = st.tuples(st.text(max_size=20), st.lists(CALLS, max_size=3))
 FAILURE = st.sampled_from(["server", "cut", "auth"])
-TURN = st.tuples(st.text(max_size=20), st.lists(st.tuples(STEP, st.lists(FAILURE, max_size=2)), min_size=1, max_size=3))
+WORDS = st.text(max_size=20).filter(str.strip)
+TURN = st.tuples(WORDS, st.lists(st.tuples(STEP, st.lists(FAILURE, max_size=2)), min_size=1, max_size=3))
 
 
 def reply(step: tuple[str, list[tuple[str, object]]], failures: list[str]) -> Attempts:

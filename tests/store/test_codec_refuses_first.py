@@ -59,7 +59,7 @@ async def test_a_message_that_cannot_be_kept_is_refused_and_leaves_no_trace(tmp_
     assert verified(path, model)
 
 
-@pytest.mark.parametrize("text", ["a\0b", HIGH, LOW + HIGH, "\U0010ffff", "x" * 100_000 + "\0", ""])
+@pytest.mark.parametrize("text", ["a\0b", HIGH, LOW + HIGH, "\U0010ffff", "x" * 100_000 + "\0", "\0"])
 async def test_a_message_of_hostile_text_reaches_the_model_unaltered(tmp_path: Path, text: str) -> None:
     path, model = tmp_path / "s.db", FakeModel([words("Fine.")])
     async with session_of(path, model) as session:

@@ -8,8 +8,6 @@ from typing import Final
 from flightlog_hookspecs.events import ApprovalDecided, Event
 
 LATE: Final = "too late and without effect"
-SETTLED: Final = "SELECT seq FROM approvals WHERE session = ? AND decided_seq <= ?"
-"""The questions of a session that were settled by some row."""
 
 
 class Answered:

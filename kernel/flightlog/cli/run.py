@@ -14,7 +14,7 @@ from attrs import frozen
 
 from flightlog import Clock, Kernel, Question
 from flightlog.api import open_kernel
-from flightlog.cli.answered import SETTLED, Answered
+from flightlog.cli.answered import Answered
 from flightlog.cli.exits import FAILED, FINE, TERMINATED
 from flightlog.cli.files import attach_option, message_of
 from flightlog.cli.interruption import Interruption
@@ -28,6 +28,7 @@ from flightlog.cli.schema_option import values, wanting
 from flightlog.cli.tally import Tally
 from flightlog.cli.terminal_text import counted
 from flightlog.cli.verify_option import verify_option
+from flightlog.runtime.reader import settled_questions
 from flightlog.runtime.recovery import OnCrash, Verify
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.errors import UsageError
@@ -243,8 +244,8 @@ async def _session(order: Order, output: Output, interruption: Interruption, *, 
         for problem in kernel.registry.problems:
             complain(problem.said)
         before = await _length(kernel, order.session, must_exist=must_exist)
-        settled = (await kernel.query(SETTLED, order.session, before, limit_rows=before)).rows if before else ()
-        view = LiveView(output, order.approve_command, Answered(seq for (seq,) in settled))
+        settled = settled_questions(kernel.read(order.session), before) if before else ()
+        view = LiveView(output, order.approve_command, Answered(settled))
         async with (
             trio.open_nursery() as nursery,  # which ends once all is shown
             kernel.session(

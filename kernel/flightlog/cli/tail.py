@@ -6,14 +6,14 @@ import click
 import trio
 
 from flightlog import LogReader
-from flightlog.cli.answered import SETTLED, Answered
+from flightlog.cli.answered import Answered
 from flightlog.cli.exits import FINE
 from flightlog.cli.json_form import record_form
 from flightlog.cli.numbers import WholeType
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
 from flightlog.cli.timeline import separate, show_entry, show_head
-from flightlog.runtime.reader import open_log
+from flightlog.runtime.reader import open_log, settled_questions
 
 
 @click.command(short_help="Show the newest events of a session, and follow it.")
@@ -46,8 +46,7 @@ async def _show(log: LogReader, session: str, output: Output, follow: bool, line
     if not output.as_json:
         show_head(output)
     stream = reader.events(after=reached)
-    settled = log.query(SETTLED, session, min(reached, last), limit_rows=last).rows
-    answered = Answered(seq for (seq,) in settled)
+    answered = Answered(settled_questions(reader, reached))
     while follow or reached < last:
         record = await anext(stream)
         reached = record.seq

@@ -450,6 +450,11 @@ def reader_of(store: Store, name: str, registry: Registry | None, feeds: Feeds) 
     return SessionReader(store, name, key, registry, feeds.of(name))
 
 
+def settled_questions(reader: SessionReader, until: int) -> list[int]:
+    """The rows of the questions that were settled by row `until` of the session."""
+    return [seq for (seq,) in reader._store.read("questions_settled", reader.session, until)]  # noqa: SLF001
+
+
 async def apart(reader: SessionReader, work: Callable[[SessionReader], T]) -> T:
     """What `work` makes of the session, in a thread and with a connection of its own: the loop does not wait."""
     store, registry = reader._store, reader._registry  # noqa: SLF001

@@ -214,6 +214,8 @@ FROM usage WHERE session = ? GROUP BY currency ORDER BY currency IS NULL, curren
 SELECT card, most, used, left, warned IS NOT NULL FROM budgets WHERE session = ? ORDER BY card
 -- name: questions_open
 SELECT seq FROM approvals WHERE session = ? AND decision = 'open'
+-- name: questions_settled
+SELECT seq FROM approvals WHERE session = ? AND decided_seq <= ?
 -- The cards that a session was given.
 -- name: cards_of
 SELECT DISTINCT g.name FROM session_keys k JOIN events g USING(session) WHERE k.name = ? AND g.kind = 'budget/granted'
