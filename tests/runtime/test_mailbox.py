@@ -57,6 +57,7 @@ async def test_letters_to_a_session_that_does_not_exist_yet_are_taken_when_it_is
         for way in (mailbox.inject, mailbox.followup, mailbox.steer):
             await way(way.__name__)
         await mailbox.cancel()
+        await mailbox.approve(3)
         async with kernel.session("other", model="fake:m") as other:
             assert other.pending == 0
         async with kernel.session("s", model="fake:m") as session:
@@ -67,6 +68,7 @@ async def test_letters_to_a_session_that_does_not_exist_yet_are_taken_when_it_is
         ("followup", "obeyed"),
         ("steer", "obeyed"),
         ("cancel", "refused"),
+        ("approve", "refused"),
     ]
 
 
@@ -174,13 +176,15 @@ async def test_letters_answer_questions_out_of_order_and_each_answer_reaches_its
         mailbox = other.mailbox("s")
         for seq, allow in ((seqs[2], True), (seqs[0], False), (seqs[1], True)):
             await mailbox.approve(seq, allow=allow, by="grace")
-        await until(lambda: len(taken(path)) == 3)
+        await mailbox.approve(seqs[0], by="late")
+        await mailbox.approve(1, by="nobody asked")
+        await until(lambda: len(taken(path)) == 5)
     assert [(e.asked_seq, e.decision) for e in events_of(path, ApprovalDecided)][:3] == [
         (seqs[2], "allowed"),
         (seqs[0], "denied"),
         (seqs[1], "allowed"),
     ]
-    assert [outcome for _, outcome in taken(path)] == ["obeyed"] * 3
+    assert [outcome for _, outcome in taken(path)] == ["obeyed"] * 3 + ["refused"] * 2
     records = assert_at_rest(path, model)
     results = {r.event.position: r.event.outcome for r in records if r.event.kind == "tool/result"}  # type: ignore[union-attr]
     assert results == {0: "denied", 1: "ok", 2: "ok"}
@@ -190,6 +194,7 @@ WISHES: dict[str, Callable[[Mailbox, str], object]] = {
     "followup": lambda mailbox, key: mailbox.followup("hello", key=key),
     "steer": lambda mailbox, key: mailbox.steer("hello", key=key),
     "inject": lambda mailbox, key: mailbox.inject("hello", key=key),
+    "approve": lambda mailbox, key: mailbox.approve(7, key=key),
     "cancel": lambda mailbox, key: mailbox.cancel("why", key=key),
     "pause": lambda mailbox, key: mailbox.pause("ada", now=True, key=key),
     "resume": lambda mailbox, key: mailbox.resume("ada", key=key),
@@ -214,50 +219,6 @@ async def test_a_repeated_key_is_the_same_letter_also_once_it_was_taken(tmp_path
         async with kernel.session("s", model="fake:m"):
             pass
     assert len(taken(path)) == 1
-
-
-async def suspended(path: Path) -> int:
-    """A log whose session "s" asks whether ada may be paid; returns the row it asks in."""
-    model = FakeModel([calls(("pay", {"to": "ada"}))])
-    guard = Hook(point="before_tool", body=lambda call: Ask("may it?"), name="guard")
-    bundle = Bundle(adapters=[model], tools=[pay], hooks=[guard])
-    async with (
-        flightlog.open_kernel(path, discover=False, plugins=[bundle]) as kernel,
-        kernel.session("s", model="fake:m", approver=True) as session,
-    ):
-        await session.followup("pay")
-        await session.run(wait=False)
-        return session.questions()[0].seq
-
-
-async def test_an_answer_to_a_question_that_is_not_open_is_refused_and_not_posted(tmp_path: Path) -> None:
-    path = tmp_path / "a.db"
-    seq = await suspended(path)
-    async with opened(path, FakeModel([])) as kernel:
-        mailbox = kernel.mailbox("s")
-        for wrong in (lambda: mailbox.approve(1), lambda: mailbox.approve(seq + 1), lambda: mailbox.answer(99, "done")):
-            with pytest.raises(UsageError, match=f"no question is open at seq .*; one is at seq {seq}$"):
-                await wrong()
-        with pytest.raises(UsageError, match=f"the question at seq {seq} asks whether a call may start"):
-            await mailbox.answer(seq, "done")
-        with pytest.raises(UsageError, match="no session 'nobody'"):
-            await kernel.mailbox("nobody").approve(seq)
-        assert kernel._store.read("last_letter") == [(0,)]
-
-
-async def test_an_answer_under_a_key_is_one_answer_also_once_the_question_is_settled(tmp_path: Path) -> None:
-    path = tmp_path / "a.db"
-    seq = await suspended(path)
-    async with opened(path, FakeModel([])) as kernel:
-        first = await kernel.mailbox("s").approve(seq, allow=False, key="k")
-        async with kernel.session("s", approver=True):
-            pass
-        assert await kernel.mailbox("s").approve(seq, allow=False, key="k") == first
-        with pytest.raises(UsageError, match="used before"):
-            await kernel.mailbox("s").approve(seq, key="k")
-        with pytest.raises(UsageError, match="none is open at all"):
-            await kernel.mailbox("s").approve(seq, allow=False, key="other")
-    assert taken(path) == [("approve", "obeyed")]
 
 
 async def test_a_key_is_one_key_in_the_mailbox_and_in_the_session(tmp_path: Path) -> None:

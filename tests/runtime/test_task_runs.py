@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from flightlog import Kernel
+from flightlog.errors import UsageError
 from flightlog.events import (
     ApprovalAsked,
     InboxSplice,
@@ -279,8 +280,6 @@ async def test_a_key_of_a_message_is_not_that_of_the_news_about_a_goal(tmp_path:
 
 
 async def test_wishes_for_a_task_that_has_ended_are_refused(tmp_path: Path) -> None:
-    from flightlog.errors import UsageError
-
     path = tmp_path / "a.db"
     async with opened(path, FakeModel([])) as kernel:
         task = await submitted(kernel)
@@ -324,8 +323,19 @@ async def test_a_question_pauses_the_task_and_its_answer_lets_it_go_on_without_r
         first, second = asked[1], asked[3]
         await another_worker()
         assert states(path, task) == ["running", "paused question"]
-        await other.tasks.answer(task, second, "deny", by="grace")
+        for seq in (1, first - 1, 99999):
+            with pytest.raises(
+                UsageError, match=f"no question is open at seq {seq}; some are at seq {first}, {second}"
+            ):
+                await other.tasks.answer(task, seq, "deny")
+        with pytest.raises(UsageError, match="asks whether a call may start"):
+            await other.tasks.answer(task, first, "done")
+        assert await other.mailbox(task).waiting() == 0
+        sent = await other.tasks.answer(task, second, "deny", by="grace", key="k")
         await another_worker()
+        assert await other.tasks.answer(task, second, "deny", by="grace", key="k") == sent
+        with pytest.raises(UsageError, match=f"one is at seq {first}$"):
+            await other.tasks.answer(task, second, "deny", by="grace", key="another")
         assert states(path, task)[2:] == ["pending answered", "running", "paused question"]
         await other.tasks.pause(task)
         await other.tasks.answer(task, first, "allow")

@@ -18,7 +18,7 @@ from flightlog.cli.numbers import WholeType
 from flightlog.cli.options import db_option, json_option, log_to_read
 from flightlog.cli.output import Output
 from flightlog.cli.terminal_text import one_line
-from flightlog.runtime.reader import open_log
+from flightlog.runtime.reader import check_answer, open_log
 from flightlog_hookspecs.content import ToolCallBlock
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import About, ApprovalAsked, ApprovalDecided, AssistantMessage, Told
@@ -100,8 +100,11 @@ def approve(
             return await mailbox.answer(seq, outcome, by=by, reason=reason, key=key)
         return await mailbox.approve(seq, allow=not deny, by=by, reason=reason, remember=remember, key=key)
 
+    def check(reader: SessionReader) -> None:
+        check_answer(reader, seq, outcome or ("denied" if deny else "allowed"), key)
+
     said = "answer sent" if outcome else "denial sent" if deny else "approval sent"
-    return posted(db, session, post, said, as_json=as_json)
+    return posted(db, session, post, said, as_json=as_json, check=check)
 
 
 @click.command(short_help="Cancel a session's running turn.")
@@ -186,13 +189,21 @@ def show_questions(
 
 
 def posted(
-    db: str | None, session: str, post: Callable[[Mailbox], Awaitable[Posted]], said: str, *, as_json: bool
+    db: str | None,
+    session: str,
+    post: Callable[[Mailbox], Awaitable[Posted]],
+    said: str,
+    *,
+    as_json: bool,
+    check: Callable[[SessionReader], None] | None = None,
 ) -> int:
-    """Write a letter to `session`, and print that it was."""
+    """Write a letter to `session`, and print that it was. `check` looks at the session before, which must be there."""
     path = log_to_read(db)
 
     async def main() -> Posted:
         async with open_kernel(path, discover=False) as kernel:
+            if check is not None:
+                check(kernel.read(session))
             return await post(kernel.mailbox(session))
 
     letter = trio.run(main)

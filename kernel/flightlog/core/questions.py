@@ -39,8 +39,8 @@ def objection(state: State, asked_seq: int, decision: Decision) -> str:
 def unasked(asked: Mapping[int, About], asked_seq: int, decision: Decision) -> str:
     """Why `decision` answers none of the open questions in the rows `asked`; "" when it does."""
     if asked_seq not in asked:
-        rows = ", ".join(map(str, sorted(asked)))
-        return f"no question is open at seq {asked_seq}; {f'one is at seq {rows}' if asked else 'none is open at all'}"
+        some = f"{'one is' if len(asked) == 1 else 'some are'} at seq {', '.join(map(str, sorted(asked)))}"
+        return f"no question is open at seq {asked_seq}; {some if asked else 'none is open at all'}"
     return _unfit(asked[asked_seq], asked_seq, decision)
 
 

@@ -24,20 +24,18 @@ from flightlog.core.letters import (
     Stop,
     Words,
 )
-from flightlog.core.questions import unasked
 from flightlog.core.quotas import Budget
 from flightlog.core.waking import Wake
 from flightlog.runtime.clock import Clock
 from flightlog.runtime.committing import durably
 from flightlog.runtime.inbox import checked_content, checked_key
-from flightlog.runtime.task_summary import event_at
 from flightlog.runtime.waking import wished
 from flightlog.store.codec import file_blobs
 from flightlog.store.letter_codec import LetterRow, decode_letter, encode_letter
 from flightlog.store.store import Blob, Store
 from flightlog_hookspecs.content import Block
 from flightlog_hookspecs.errors import UsageError
-from flightlog_hookspecs.events import About, ApprovalAsked, ApprovalDecided, Told, Verb
+from flightlog_hookspecs.events import Told, Verb
 
 
 @frozen(kw_only=True)
@@ -88,18 +86,15 @@ class Mailbox:
         remember: bool = False,
         key: str | None = None,
     ) -> Posted:
-        """As `Session.approve`: answer the question at `seq`.
-
-        Raises `UsageError` when the log has no such question open. Its owner refuses what comes too late for it.
-        """
+        """As `Session.approve`: answer the question at `seq`."""
         answer = Answer(asked_seq=seq, allow=allow, by=by, reason=reason, remember=remember)
-        return await self._reply("approve", answer, key)
+        return await self._post("approve", answer, key)
 
     async def answer(
         self, seq: int, outcome: Told, *, by: str = "user", reason: str = "", key: str | None = None
     ) -> Posted:
-        """As `Session.answer`: say how the call ended that the question at `seq` is about. Raises as `approve` does."""
-        return await self._reply("answer", Report(asked_seq=seq, outcome=outcome, by=by, reason=reason), key)
+        """As `Session.answer`: say how the call ended that the question at `seq` is about."""
+        return await self._post("answer", Report(asked_seq=seq, outcome=outcome, by=by, reason=reason), key)
 
     async def cancel(
         self, cause: str = "user", *, now: bool = False, keep_queue: bool = True, key: str | None = None
@@ -189,23 +184,6 @@ class Mailbox:
 
     async def _send(self, way: Way, content: str | tuple[Block, ...], key: str | None) -> Posted:
         return await self._post(way, Words(content=checked_content(content)), key)
-
-    async def _reply(self, verb: Verb, answer: Answer | Report, key: str | None) -> Posted:
-        if key is None or not self._store.read("letter_of_key", self._session, checked_key(key)):
-            self._check_open(answer.decided)
-        return await self._post(verb, answer, key)
-
-    def _check_open(self, decided: ApprovalDecided) -> None:
-        found = self._store.key_of(self._session)
-        if found is None:
-            raise UsageError(f"there is no session {self._session!r} in {self._store.path}")
-        asked: dict[int, About] = {}
-        for (seq,) in self._store.read("questions_open", self._session):
-            question = event_at(self._store, self._session, found.key, seq)
-            assert isinstance(question, ApprovalAsked), "the view finds only these"
-            asked[seq] = question.about
-        if why := unasked(asked, decided.asked_seq, decided.decision):
-            raise UsageError(f"session {self._session!r}: {why}")
 
     async def _post(self, verb: Verb, body: Body, key: str | None) -> Posted:
         if key is not None:

@@ -12,12 +12,13 @@ from attrs import fields, frozen
 
 from flightlog.core.history import EncodedRequest
 from flightlog.core.limits import QUERY_MAX_ROWS, QUERY_MAX_S
+from flightlog.core.questions import unasked
 from flightlog.runtime.feed import Feed, Feeds
 from flightlog.runtime.journal import HeadToken
 from flightlog.runtime.plugins import Discover, bound_thinking, encoder, load_plugins
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.subscription import Subscription
-from flightlog.runtime.task_summary import TaskSummary, summaries, summary
+from flightlog.runtime.task_summary import TaskSummary, event_at, summaries, summary
 from flightlog.store.backup import back_up
 from flightlog.store.codec import Undecodable, fetched
 from flightlog.store.new_file import new_file
@@ -27,7 +28,17 @@ from flightlog.store.shown import shown_messages
 from flightlog.store.store import SessionKey, Store
 from flightlog_hookspecs.content import FileBlock
 from flightlog_hookspecs.errors import LogCorrupt, UsageError
-from flightlog_hookspecs.events import CompactionStart, Head, Message, Record, RequestSent, TaskStateName
+from flightlog_hookspecs.events import (
+    About,
+    ApprovalAsked,
+    CompactionStart,
+    Decision,
+    Head,
+    Message,
+    Record,
+    RequestSent,
+    TaskStateName,
+)
 
 T = TypeVar("T")
 
@@ -448,6 +459,24 @@ def reader_of(store: Store, name: str, registry: Registry | None, feeds: Feeds) 
     if key is None:
         raise UsageError(f"there is no session {name!r} in {store.path}")
     return SessionReader(store, name, key, registry, feeds.of(name))
+
+
+def check_answer(reader: SessionReader, asked_seq: int, decision: Decision, key: str | None) -> None:
+    """Raise `UsageError` unless the log has a question open at `asked_seq` that takes `decision`.
+
+    One that was sent under `key` before is that answer, whatever came of it since. What comes too late only for the
+    session's owner is refused by that one.
+    """
+    store = reader._store  # noqa: SLF001
+    if key is not None and store.read("letter_of_key", reader.session, key):
+        return
+    asked: dict[int, About] = {}
+    for (seq,) in store.read("questions_open", reader.session):
+        question = event_at(store, reader.session, reader._key.key, seq)  # noqa: SLF001
+        assert isinstance(question, ApprovalAsked), "the view finds only these"
+        asked[seq] = question.about
+    if why := unasked(asked, asked_seq, decision):
+        raise UsageError(f"session {reader.session!r}: {why}")
 
 
 def settled_questions(reader: SessionReader, until: int) -> list[int]:

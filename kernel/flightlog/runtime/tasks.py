@@ -20,7 +20,7 @@ from flightlog.runtime.clock import Clock, Strides
 from flightlog.runtime.inbox import checked_key
 from flightlog.runtime.letters import POLL_S
 from flightlog.runtime.mailbox import Mailbox, Posted, checked_goal, checked_parameters
-from flightlog.runtime.reader import SessionReader, apart
+from flightlog.runtime.reader import SessionReader, apart, check_answer
 from flightlog.runtime.recovery import entered
 from flightlog.runtime.registry import Registry
 from flightlog.runtime.task_summary import TaskSummary, event_at, summaries, summary, whole_number
@@ -30,6 +30,7 @@ from flightlog.store.store import NewSession, Store
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import (
     BudgetGranted,
+    Decision,
     Degradation,
     Event,
     Record,
@@ -159,9 +160,7 @@ class Tasks:
         Reads its whole log in a thread, each row checked; the task may go on meanwhile.
         """
         await self.show(id)
-        key = self._store.key_of(id)
-        assert key is not None, "its task was found"
-        return await apart(SessionReader(self._store, id, key, self._registry), _reported)
+        return await apart(self._reader(id), _reported)
 
     async def pause(self, id: str, by: str = "user", *, now: bool = False, key: str | None = None) -> Posted:
         """Let it rest until it is resumed. See `Mailbox.pause`. Raises `UsageError` once it has ended."""
@@ -222,6 +221,8 @@ class Tasks:
         if verdict not in get_args(Verdict):
             raise UsageError(f"verdict is one of {get_args(Verdict)}, not {verdict!r}")
         mailbox = await self._mailbox(id)
+        decision: Decision = "allowed" if verdict == "allow" else "denied" if verdict == "deny" else verdict
+        check_answer(self._reader(id), seq, decision, None if key is None else checked_key(key))
         match verdict:
             case "allow" | "deny":
                 allow = verdict == "allow"
@@ -246,6 +247,11 @@ class Tasks:
         if task.ended:
             raise UsageError(f"task {id!r} is {task.state}: nothing is done for it any more")
         return Mailbox(self._store, id, self._clock)
+
+    def _reader(self, id: str) -> SessionReader:
+        key = self._store.key_of(id)
+        assert key is not None, "its task was found"
+        return SessionReader(self._store, id, key, self._registry)
 
     def _name(self, key: str | None, id: str | None) -> str:
         if key is not None and id is not None:
