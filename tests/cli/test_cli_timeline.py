@@ -8,6 +8,7 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
+from flightlog.cli.answered import Answered
 from flightlog.cli.live import LiveView
 from flightlog.cli.output import Output
 from flightlog.cli.timeline import described
@@ -45,6 +46,6 @@ def test_what_a_running_tool_says_is_a_line_of_its_own_live_and_in_the_flight_lo
 ) -> None:
     progress = ToolProgress(position=0, call_id="c", name="look", call_seq=7, text="half\nway")
     record = Record(session="s", seq=8, at_us=0, turn=1, step=1, epoch=1, event=progress)
-    LiveView(Output(as_json=False), str).show(record)
+    LiveView(Output(as_json=False), str, Answered()).show(record)
     assert capsys.readouterr().out == "  … look: half\u21b5way\n"
     assert described(progress) == "look: half↵way"

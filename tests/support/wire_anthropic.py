@@ -84,6 +84,11 @@ class AnthropicWire:
     answered: int = field(default=0, init=False)
     refused: list[str] = field(factory=list, init=False)
 
+    @property
+    def key(self) -> str:
+        """One that it takes."""
+        return next(iter(self.keys))
+
     def __call__(self, asked: Asked) -> Answer:
         given = asked.headers.get("x-api-key") or asked.headers.get("authorization", "").removeprefix("Bearer ")
         if given not in self.keys:

@@ -81,6 +81,11 @@ class ResponsesWire:
     """The reasoning in front of each call, by call id."""
     _phases: dict[str, str] = field(factory=dict, init=False)
 
+    @property
+    def key(self) -> str:
+        """One that it takes."""
+        return next(iter(self.keys))
+
     def __call__(self, asked: Asked) -> Answer:
         given = asked.headers.get("authorization", "").removeprefix("Bearer ")
         if given not in self.keys:
