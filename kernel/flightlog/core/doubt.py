@@ -35,11 +35,8 @@ def repeated(doubts: Mapping[Signature, int], name: str, arguments: str, default
 
     An argument that is left out is the one of its name in `defaults`.
     """
-    rows = [
-        row
-        for (other, its), row in doubts.items()
-        if other == name and _filled(its, defaults) == _filled(arguments, defaults)
-    ]
+    wanted = _filled(arguments, defaults)
+    rows = [row for (other, its), row in doubts.items() if other == name and _filled(its, defaults) == wanted]
     return max(rows, default=None)
 
 

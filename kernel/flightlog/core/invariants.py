@@ -486,8 +486,14 @@ def _retry(state: State, event: RequestRetry) -> None:
 
 def _call(state: State, event: ToolCall | ToolResult | ApprovalAsked) -> Call:
     step = _open_step(state, event)
-    if step.message_seq != event.message_seq or not 0 <= event.position < len(step.calls):
+    if step.message_seq != event.message_seq:
         raise Illegal("call-named", f"{event.kind} for call {event.position} of the message at seq {event.message_seq}")
+    return _named_call(step, event)
+
+
+def _named_call(step: Step, event: ToolCall | ToolProgress | ToolResult | ApprovalAsked) -> Call:
+    if not 0 <= event.position < len(step.calls):
+        raise Illegal("call-named", f"{event.kind} for call {event.position} of the message at seq {step.message_seq}")
     call = step.calls[event.position]
     if (call.call_id, call.name) != (event.call_id, event.name):
         raise Illegal("call-named", f"{event.kind} names {event.name!r} {event.call_id!r}, the message {call.name!r}")
@@ -537,12 +543,7 @@ def _not_again(state: State, call: Call, event: ToolCall) -> str:
 
 
 def _tool_progress(state: State, event: ToolProgress) -> None:
-    step = _open_step(state, event)
-    if not 0 <= event.position < len(step.calls):
-        raise Illegal("call-named", f"{event.kind} for call {event.position}")
-    call = step.calls[event.position]
-    if (call.call_id, call.name) != (event.call_id, event.name):
-        raise Illegal("call-named", f"{event.kind} names {event.name!r} {event.call_id!r}, the message {call.name!r}")
+    call = _named_call(_open_step(state, event), event)
     if call.outcome or call.started_seq != event.call_seq:
         raise Illegal("progress-running", f"call {event.position}, started in row {event.call_seq}")
 
