@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from flightlog import Limits
-from flightlog.testing import Attempts, FakeModel, words
+from flightlog import Limits, Turn
+from flightlog.testing import Attempts, Cue, FakeModel, words
 from flightlog_hookspecs import Alive
 from flightlog_hookspecs.errors import RETRYABLE, FailureKind, ProviderError
 from flightlog_hookspecs.events import (
@@ -195,6 +195,14 @@ async def test_a_silent_model_times_out_and_is_retried(tmp_path: Path, autojump_
     assert (failed.failure, failed.message) == ("timeout", "nothing arrived for 30 s")
 
 
+async def turn_of(path: Path, slow: list[Cue]) -> Turn:
+    """What comes of an answer that must not stand still for more than half a minute."""
+    model, limits = FakeModel([slow]), Limits(model_idle_s=30.0)
+    async with session_of(path, model, plugins=[RETRY], limits=limits, clock=trio_clock()) as session:
+        await session.followup("hi")
+        return await session.run()
+
+
 async def test_a_model_that_thinks_for_long_does_not_time_out_while_it_shows_that_it_lives(
     tmp_path: Path, autojump_clock: object
 ) -> None:
@@ -202,11 +210,7 @@ async def test_a_model_that_thinks_for_long_does_not_time_out_while_it_shows_tha
         await trio.sleep(20)
 
     slow = [*(cue for _ in range(90) for cue in (pause, Alive())), *words("At last.")]
-    async with session_of(
-        tmp_path / "a.db", FakeModel([slow]), plugins=[RETRY], limits=Limits(model_idle_s=30.0), clock=trio_clock()
-    ) as session:
-        await session.followup("hi")
-        turn = await session.run()
+    turn = await turn_of(tmp_path / "a.db", slow)
     assert (turn.reason, turn.text) == ("completed", "At last.")
 
 
@@ -215,9 +219,5 @@ async def test_a_slow_model_that_keeps_talking_does_not_time_out(tmp_path: Path,
         await trio.sleep(20)
 
     slow = [cue for delta in words("A long answer.", chunk=1) for cue in (pause, delta)]
-    async with session_of(
-        tmp_path / "a.db", FakeModel([slow]), plugins=[RETRY], limits=Limits(model_idle_s=30.0), clock=trio_clock()
-    ) as session:
-        await session.followup("hi")
-        turn = await session.run()
+    turn = await turn_of(tmp_path / "a.db", slow)
     assert (turn.reason, turn.text) == ("completed", "A long answer.")

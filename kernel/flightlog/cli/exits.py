@@ -29,10 +29,7 @@ def exit_code_of(error: BaseException) -> int:
         UsageError,
     )
 
-    not_the_logs_fault = (
-        *(SessionBusy, FileInUse, Fenced, DiskFull, StoreStopped, FileReplaced, ForkedProcess),
-        NotCreated,
-    )
+    not_the_logs_fault = DiskFull, Fenced, FileInUse, FileReplaced, ForkedProcess, NotCreated, SessionBusy, StoreStopped
     match error:
         case UsageError():
             return USAGE

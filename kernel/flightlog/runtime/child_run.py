@@ -97,15 +97,14 @@ async def cancel_when(
                 run.cancel()  # it has not begun, or waits for children of its own
             await trio.sleep_forever()
     finally:
-        if over.is_set():
-            pass
-        elif stopping.leaves():
-            stopping.left = True
-            with trio.CancelScope(shield=True):
-                await child.close(now=stopping.now())
-            run.cancel()
-        elif not child.cancel(CANCELLED, now=True):
-            run.cancel()
+        if not over.is_set():
+            if stopping.leaves():
+                stopping.left = True
+                with trio.CancelScope(shield=True):
+                    await child.close(now=stopping.now())
+                run.cancel()
+            elif not child.cancel(CANCELLED, now=True):
+                run.cancel()
 
 
 async def halt_when(child: Child, halt: Halt, limit_s: float, run: trio.CancelScope, over: trio.Event) -> None:
