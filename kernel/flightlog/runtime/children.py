@@ -39,11 +39,11 @@ from flightlog.core.children import (
 from flightlog.core.inbox import keyed_id, removed, waiting, wakes
 from flightlog.core.lending import Settlement, allowance, loans, unknown
 from flightlog.core.limits import CHILD_POLL_S, CHILD_WAIT_S
+from flightlog.core.saying import described
 from flightlog.core.state import State
 from flightlog.runtime.child_opening import House, opened, tools_for
 from flightlog.runtime.child_port import OfCall
 from flightlog.runtime.child_run import LATE, Halt, Stopping, cancel_when, halt_when, run_until
-from flightlog.runtime.error_groups import described
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.mailbox import Mailbox
 from flightlog.runtime.second_look import check_refused

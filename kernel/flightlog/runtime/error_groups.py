@@ -8,10 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import trio
 
-from flightlog.core.saying import described, said
 from flightlog_hookspecs.errors import StoreStopped
-
-__all__ = ["beside", "described", "interrupt", "leaves", "said", "single_error", "unwrapped"]
 
 
 def unwrapped(error: BaseException) -> BaseException:

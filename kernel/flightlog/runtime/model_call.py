@@ -13,7 +13,8 @@ import trio
 
 from flightlog.core.assembler import Assembler
 from flightlog.core.limits import RETRY_WISH_MAX_S, Limits
-from flightlog.runtime.error_groups import described, interrupt, single_error, unwrapped
+from flightlog.core.saying import described
+from flightlog.runtime.error_groups import interrupt, single_error, unwrapped
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.metering import Meter
 from flightlog.runtime.plugin_call import Failed, contained

@@ -10,7 +10,8 @@ from typing import TypeVar
 
 import trio
 
-from flightlog.runtime.error_groups import described, interrupt, leaves, single_error
+from flightlog.core.saying import described
+from flightlog.runtime.error_groups import interrupt, leaves, single_error
 
 T = TypeVar("T")
 

@@ -19,10 +19,9 @@ from flightlog.core import canonical
 from flightlog.core.canonical import paired
 from flightlog.core.context import HOST_SECTION
 from flightlog.core.prices import token_price
-from flightlog.core.saying import shown
+from flightlog.core.saying import described, shown
 from flightlog.core.shape import misfit
 from flightlog.core.tool_schema import prepare
-from flightlog.runtime.error_groups import described
 from flightlog.runtime.prompting import given_step
 from flightlog.runtime.registration import Registration
 from flightlog.runtime.registry import Loaded, Offer, Registered, Registry

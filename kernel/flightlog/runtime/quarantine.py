@@ -18,7 +18,7 @@ from typing import Final
 
 from attrs import define, field
 
-from flightlog.runtime.error_groups import described
+from flightlog.core.saying import described
 from flightlog.runtime.registry import Offer, PluginProblem, Registry
 from flightlog_hookspecs.errors import UsageError
 from flightlog_hookspecs.events import PluginVersion

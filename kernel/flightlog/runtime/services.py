@@ -8,7 +8,8 @@ from typing import Final
 import trio
 from attrs import define, field
 
-from flightlog.runtime.error_groups import described, interrupt
+from flightlog.core.saying import described
+from flightlog.runtime.error_groups import interrupt
 from flightlog.runtime.plugin_call import in_own_task
 from flightlog.runtime.plugins import offered, plugin_version
 from flightlog.runtime.registry import Offer, PluginProblem, Registry

@@ -12,12 +12,13 @@ from flightlog.core import checkpoints
 from flightlog.core.account import TIME_CARDS
 from flightlog.core.budget import QUOTA, alert_of_time, time_left_us, warnings_of_time
 from flightlog.core.limits import TIME_POLL_US
+from flightlog.core.saying import described
 from flightlog.core.state import State
 from flightlog.core.task import Task
 from flightlog.core.task_flow import LATE, Action, Await, Drive, End, Rest, Since, Write, flow, handed_over
 from flightlog.core.waking import cancel_all
 from flightlog.runtime.closing import close_turn
-from flightlog.runtime.error_groups import described, leaves, unwrapped
+from flightlog.runtime.error_groups import leaves, unwrapped
 from flightlog.runtime.goal_checking import CAUSE as GOAL_CHECK
 from flightlog.runtime.goal_checking import is_checked
 from flightlog.runtime.journal import Journal

@@ -19,13 +19,14 @@ from attrs import evolve
 from flightlog.core import repair
 from flightlog.core.budget import calls_left, shed
 from flightlog.core.facts import fitting
+from flightlog.core.saying import described, said
 from flightlog.core.schedule import startable
 from flightlog.core.state import Call, State
 from flightlog.core.tool_schema import BadArguments, key_of
 from flightlog.core.usage import Demand
 from flightlog.runtime.child_run import Stopping
 from flightlog.runtime.clearing import Clearing, CutOff, Runnable, Settled, Start, invocation_id
-from flightlog.runtime.error_groups import described, interrupt, said, single_error, unwrapped
+from flightlog.runtime.error_groups import interrupt, single_error, unwrapped
 from flightlog.runtime.gate import PATIENCE_S, alert_of
 from flightlog.runtime.journal import Journal
 from flightlog.runtime.past import Past

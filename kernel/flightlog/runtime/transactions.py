@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from flightlog.core.repair import UNKNOWN, Known
+from flightlog.core.saying import said
 from flightlog.core.state import State
 from flightlog.runtime.clock import Clock
-from flightlog.runtime.error_groups import said
 from flightlog.runtime.plugin_call import boxed
 from flightlog.runtime.tool_output import Rendered, Unusable, failed
 from flightlog.store.codec import Undecodable

@@ -17,8 +17,9 @@ from attrs import frozen
 from flightlog.api import open_kernel
 from flightlog.core import canonical
 from flightlog.core.limits import Limits
+from flightlog.core.saying import described
 from flightlog.core.tool_schema import BadArguments, PreparedTool, prepare
-from flightlog.runtime.error_groups import described, unwrapped
+from flightlog.runtime.error_groups import unwrapped
 from flightlog.runtime.tool_body import run_body
 from flightlog.testing import Bundle, FakeModel, calls
 from flightlog.testing.conformance.check import Broken, Check, checks_of
