@@ -81,6 +81,31 @@ class Number(enum.IntEnum):
 Pair = namedtuple("Pair", "a b")  # noqa: PYI024
 
 
+class Liar(str):
+    """A class of somebody's own that answers nothing as a string would."""
+
+    __slots__ = ()
+
+    def isascii(self) -> bool:
+        return True
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+    __repr__ = __format__ = encode = __str__  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("text", ["x", "\xe9", HIGH + LOW, f"{LOW}{HIGH}"], ids=ascii)
+@pytest.mark.parametrize("make", [str, Text, Liar])
+def test_words_are_made_plain_and_whole_whatever_their_class(make: type[str], text: str) -> None:
+    wanted = text.replace(HIGH + LOW, "\U0001f600")
+    found = [canonical.paired(make(text)), canonical.plain(make(text))]
+    found += [
+        block.text for block in map(canonical.whole, (TextBlock(text=make(text)), ThinkingBlock(text=make(text))))
+    ]
+    assert [(type(words), words) for words in found] == [(str, wanted)] * 4
+
+
 @pytest.mark.parametrize(
     ("bad", "why"),
     [

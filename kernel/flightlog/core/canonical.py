@@ -115,7 +115,11 @@ def displayed(text: str) -> str:
 
 
 def paired(text: str) -> str:
-    """`text` with each surrogate pair that stands as two characters (a stream cut it in two) made one."""
+    """`text` as a plain `str`; a surrogate pair that stands as two characters, as a stream cuts it, is made one.
+
+    A class of a plugin's own may answer anything when it is asked, so it is the plain one that is asked.
+    """
+    text = str.__str__(text)
     if text.isascii():
         return text
     return _SPLIT_PAIR.sub(lambda pair: pair[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le"), text)
@@ -125,7 +129,8 @@ def whole(block: Block) -> Block:
     """`block` with all its words `paired`."""
     match block:
         case TextBlock(text=text):
-            return block if type(text) is str and text.isascii() else evolve(block, text=paired(str.__str__(text)))
+            words = paired(text)
+            return block if words is text else evolve(block, text=words)
         case ThinkingBlock(text=text, replay=replay):
             return evolve(block, text=paired(text), replay=paired(replay))
         case ToolCallBlock(call_id=call_id, name=name, arguments=arguments):
@@ -179,7 +184,7 @@ def plain(value: object, depth: int = 0) -> Json:
         return [plain(item, depth + 1) for item in value]
     # An enum member, a numpy number: the value is meant. A bool is an int, and stays what it is.
     if isinstance(value, str):
-        return paired(str.__str__(value))
+        return paired(value)
     for base in (int, float):
         if isinstance(value, base) and type(value) not in (base, bool):
             return base(value)

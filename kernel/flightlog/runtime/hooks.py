@@ -249,9 +249,9 @@ class Hooks:
             case Continue(content=content):
                 return Continue(blocks(content))
             case Arguments(arguments=arguments):
-                return Arguments(paired(str.__str__(arguments)))
+                return Arguments(paired(arguments))
             case Switch(model=model, after_s=after_s):
-                return Switch(paired(str.__str__(model)), after_s)
+                return Switch(paired(model), after_s)
             case Replace(output=output):
                 return Replace(ToolOutput(content=output.content, is_error=output.is_error, facts=output.facts))
             case _:

@@ -19,7 +19,7 @@ class Redacting:
 
     def text(self, text: str) -> str:
         """`text` without what must not be written, and `paired`. All of it is withheld when a redaction fails."""
-        text = paired(str.__str__(text))  # first: a secret is not seen in halves
+        text = paired(text)  # first: a secret is not seen in halves
         for registered in self._registry.redactions():
             redaction = registered.item
             try:
@@ -31,7 +31,7 @@ class Redacting:
                 return f"[withheld: the redaction {redaction.name!r} failed with {type(error).__name__}]"
             if not isinstance(redacted, str):
                 return f"[withheld: the redaction {redaction.name!r} returned {type(redacted).__name__}, not a string]"
-            text = paired(str.__str__(redacted))
+            text = paired(redacted)
         return text
 
     def raw(self, raw: bytes) -> bytes:

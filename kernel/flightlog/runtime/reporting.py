@@ -10,7 +10,6 @@ from typing import Final
 import trio
 from attrs import define, field
 
-from flightlog.core.canonical import paired
 from flightlog.core.limits import PROGRESS_EVERY_S, PROGRESS_MAX_CHARS, PROGRESS_ROWS_MAX
 from flightlog.core.state import State
 from flightlog.runtime.journal import Journal
@@ -66,7 +65,7 @@ class Reports:
             while (text := self._newest) is not None:
                 self._newest = None
                 self._rows += 1
-                if words := paired(self._redact(text))[:PROGRESS_MAX_CHARS]:
+                if words := self._redact(text)[:PROGRESS_MAX_CHARS]:
                     await self._journal.append(partial(self._event, words))
                 await trio.sleep(PROGRESS_EVERY_S)
         self._writing = None

@@ -7,7 +7,6 @@ from hashlib import sha256
 from attrs import frozen
 
 from flightlog.core import canonical
-from flightlog.core.canonical import paired
 from flightlog.core.facts import NO_FACTS, unfit
 from flightlog.core.files import refusal
 from flightlog.core.limits import Limits
@@ -55,7 +54,11 @@ def rendered(value: object, limits: Limits, redacting: Redacting) -> Rendered:
 
 
 def checked(value: object, limits: Limits, redacting: Redacting) -> Rendered:
-    """The same as `_checked`, whatever code of a plugin is run by looking at the value."""
+    """The body's return value: text, JSON value, bytes or `ToolOutput`, redacted.
+
+    What is too long to show is kept whole in a blob and shown as an excerpt. Bytes that are not text are
+    shown as a preview. Raises `Unusable`, also when a plugin's own code, which looking at a value may run, fails.
+    """
     try:
         return _checked(value, limits, redacting)
     except (Unusable, KeyboardInterrupt):
@@ -66,11 +69,6 @@ def checked(value: object, limits: Limits, redacting: Redacting) -> Rendered:
 
 
 def _checked(value: object, limits: Limits, redacting: Redacting) -> Rendered:
-    """The body's return value: text, JSON value, bytes or `ToolOutput`, redacted. Raises `Unusable`.
-
-    What is too long to show is kept whole in a blob and shown as an excerpt. Bytes that are not text are
-    shown as a preview.
-    """
     outcome: Outcome = "ok"
     exact, content = True, None
     files: tuple[FileBlock, ...] = ()
@@ -82,7 +80,7 @@ def _checked(value: object, limits: Limits, redacting: Redacting) -> Rendered:
             # Providers refuse empty text blocks.
             content = tuple(block for block in redacting.blocks(value.content) if block != TextBlock(text=""))
             outcome = "error" if value.is_error else "ok"
-            facts = tuple(Fact(*(paired(redacting.text(words)) for words in (f.name, f.text))) for f in value.facts)
+            facts = tuple(Fact(*map(redacting.text, (f.name, f.text))) for f in value.facts)
             if why := unfit(NO_FACTS, facts):
                 raise Unusable(f"its facts cannot be noted: {why}")
             files = tuple(block for block in content if isinstance(block, FileBlock))
