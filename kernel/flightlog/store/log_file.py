@@ -13,13 +13,11 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Final
 
-import apsw
-
 from flightlog.store.connection import ApswDatabase, Busy, is_immutable, translated
 from flightlog.store.file_identity import Watched
 from flightlog.store.locks import FileLocks
 from flightlog.store.new_file import bring_to_disk, not_created
-from flightlog.store.raw_pages import MAGIC
+from flightlog.store.raw_file import MAGIC, raw_file
 from flightlog.store.statements import APPLICATION_ID, SCHEMA_VERSION, schema_sql, snapshots_sql
 from flightlog.store.wal import read_wal
 from flightlog.store.wholeness import check_whole
@@ -314,20 +312,11 @@ def _inspect(path: str, *, damaged: bool = False) -> bool:
     """True for a finished flightlog file, False for one still to be set up; raises for a foreign one.
 
     A `damaged` one may be a file that lost its beginning: whether it is one of ours only its rows can show.
-    Reads through SQLite's own file object: closing a plain descriptor would drop the locks that
-    another kernel in this process holds on the file.
     """
     if os.path.getsize(path) == 0:
         return False
-    flags = [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0]
-    try:
-        file = apsw.VFSFile("", path, flags)
-        try:
-            header = file.xRead(_HEADER_BYTES, 0)
-        finally:
-            file.xClose()
-    except apsw.Error as error:
-        raise translated(error, path) from error
+    with raw_file(path) as file:
+        header = file.xRead(_HEADER_BYTES, 0)
     if not any(header) and os.path.exists(f"{path}-journal"):
         return False  # killed in the very first commit; its journal rolls the file back to nothing
     # SQLite takes a single byte for an empty file, and deletes the -wal beside it.

@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 import apsw
 from attrs import frozen
 
-from flightlog.store.connection import Value, translated
+from flightlog.store.connection import Value
+from flightlog.store.raw_file import MAGIC, raw_file
 from flightlog.store.wal import Wal, read_wal
 
-MAGIC: Final = b"SQLite format 3\0"
 _PAGE_BYTES_DEFAULT: Final = 4096
 _PAGE_BYTES: Final = frozenset(2**power for power in range(9, 17))
 _TABLE_LEAF: Final = 0x0D
@@ -65,19 +65,12 @@ def records(path: str) -> Iterator[Found]:
 @contextmanager
 def _pages(path: str) -> Iterator[_Pages]:
     wal = read_wal(path)
-    try:
-        # Closing a plain descriptor would drop the locks that SQLite holds on the file in this process.
-        file = apsw.VFSFile("", path, [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0])
-        try:
-            header = wal.page(1) or file.xRead(100, 0)
-            sizes = wal.page_bytes, _page_bytes(header), _PAGE_BYTES_DEFAULT
-            size = next(size for size in sizes if size in _PAGE_BYTES)
-            count = max(-(-file.xFileSize() // size), *wal.places, 0)
-            yield _Pages(file, wal, size, size - _reserved_bytes(header), count)
-        finally:
-            file.xClose()
-    except apsw.Error as error:
-        raise translated(error, path) from error
+    with raw_file(path) as file:
+        header = wal.page(1) or file.xRead(100, 0)
+        sizes = wal.page_bytes, _page_bytes(header), _PAGE_BYTES_DEFAULT
+        size = next(size for size in sizes if size in _PAGE_BYTES)
+        count = max(-(-file.xFileSize() // size), *wal.places, 0)
+        yield _Pages(file, wal, size, size - _reserved_bytes(header), count)
 
 
 def _page_bytes(header: bytes) -> int:
