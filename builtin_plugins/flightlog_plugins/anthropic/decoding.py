@@ -25,7 +25,7 @@ from flightlog_hookspecs import (
 )
 from flightlog_hookspecs.errors import ProviderError
 from flightlog_plugins.wire.fragments import kept
-from flightlog_plugins.wire.json_text import dumps, inner, object_or_none, received
+from flightlog_plugins.wire.json_text import MALFORMED, dumps, inner, malformed, object_or_none, received
 from flightlog_plugins.wire.reported import refuse_errors
 from flightlog_plugins.wire.sse import Frame
 from flightlog_plugins.wire.tokens import count
@@ -78,10 +78,8 @@ class Reading:
         refuse_errors(event)
         try:
             return self._read(event)
-        except (KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ProviderError(
-                "protocol", f"the provider sent a malformed {event.get('type')!r}: {type(error).__name__}: {error}"
-            ) from None
+        except MALFORMED as error:
+            raise malformed(f"{event.get('type')!r}", error) from None
 
     def _read(self, event: dict[str, Any]) -> list[BlockEvent]:
         match event["type"]:

@@ -27,7 +27,7 @@ from flightlog_hookspecs import (
 )
 from flightlog_hookspecs.errors import ProviderError
 from flightlog_plugins.wire.fragments import kept
-from flightlog_plugins.wire.json_text import inner, paired, received
+from flightlog_plugins.wire.json_text import MALFORMED, inner, malformed, paired, received
 from flightlog_plugins.wire.reported import refuse_errors, reported
 from flightlog_plugins.wire.sse import Frame
 from flightlog_plugins.wire.tokens import counted
@@ -97,10 +97,8 @@ class Reading:
         try:
             self._check_number(event)
             return self._read(event)
-        except (KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ProviderError(
-                "protocol", f"the provider sent a malformed {event.get('type')!r}: {type(error).__name__}: {error}"
-            ) from None
+        except MALFORMED as error:
+            raise malformed(f"{event.get('type')!r}", error) from None
 
     def _check_number(self, event: dict[str, Any]) -> None:
         number = event.get("sequence_number")

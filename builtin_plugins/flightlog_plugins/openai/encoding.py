@@ -104,7 +104,8 @@ def _head(head: Head) -> bytes:
             ]
         )
     # Whoever encrypted the reasoning is the only one to read it, and for one account only.
-    bound_to = [model.name, options.get("base_url", ""), *(options[name] for name in ("key_env",) if name in options)]
+    account = [options["key_env"]] if "key_env" in options else []
+    bound_to = [model.name, options.get("base_url", ""), *account]
     return fragment(tag(ADAPTER, dumps(bound_to)), joined(**texts))
 
 

@@ -27,7 +27,7 @@ from flightlog_plugins.openai_chat.calls import Call, Calls, Piece, piece_of
 from flightlog_plugins.openai_chat.encoding import REASONING_FIELDS
 from flightlog_plugins.openai_chat.usage import usage_in
 from flightlog_plugins.wire.fragments import kept
-from flightlog_plugins.wire.json_text import is_object, received
+from flightlog_plugins.wire.json_text import MALFORMED, is_object, malformed, received
 from flightlog_plugins.wire.reported import reported
 from flightlog_plugins.wire.sse import Frame
 
@@ -88,10 +88,8 @@ class Reading:
         chunk = received(frame.data)
         try:
             return self._read(chunk)
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
-            raise ProviderError(
-                "protocol", f"the provider sent a malformed chunk: {type(error).__name__}: {error}"
-            ) from None
+        except MALFORMED as error:
+            raise malformed("chunk", error) from None
 
     def _read(self, chunk: dict[str, Any]) -> list[BlockEvent]:
         if error := chunk.get("error"):

@@ -11,6 +11,9 @@ from flightlog_hookspecs.errors import ProviderError
 NESTED_MAX: Final = 100
 """Levels that any server reads. Many stop at 128, which they count from the top of the body."""
 
+MALFORMED: Final = (AttributeError, IndexError, KeyError, RecursionError, TypeError)
+"""What comes of reading an object that is not as the protocol has it."""
+
 
 def dumps(value: object) -> str:
     """`value` in compact JSON, in insertion order, `paired`."""
@@ -68,6 +71,11 @@ def received(data: str) -> dict[str, Any]:
     return value
 
 
+def malformed(what: str, error: Exception) -> ProviderError:
+    """The failure that `what` was sent, which could not be read because of one of `MALFORMED`."""
+    return ProviderError("protocol", f"the provider sent a malformed {what}: {type(error).__name__}: {error}")
+
+
 def inner(value: object, name: str) -> dict[str, Any]:
     """The object that `value` has by that name, an empty one if it has none."""
     found = value.get(name) if isinstance(value, dict) else None
@@ -76,8 +84,8 @@ def inner(value: object, name: str) -> dict[str, Any]:
 
 def _is_within(value: object, levels: int) -> bool:
     """Whether `value` has no more than `levels` levels."""
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-    return inner is None or (levels > 0 and all(_is_within(item, levels - 1) for item in inner))
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return items is None or (levels > 0 and all(_is_within(item, levels - 1) for item in items))
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
