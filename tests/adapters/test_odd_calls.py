@@ -56,6 +56,16 @@ def broken_call(provider: Provider, raw: str = "{}", name: str = "look", call_id
     return [{**call, "raw": raw, "name": name, **({"id": call_id} if call_id else {})}], stop
 
 
+async def answered(provider: Provider, path: Path, raw: str = "{}", name: str = "look") -> tuple[ToolCallBlock, bytes]:
+    """The call in the log at `path` and the request behind it, once a turn with such a call came to its end."""
+    wire = provider.wire([broken_call(provider, raw, name), provider.short])
+    async with served(wire) as server, wired(path, provider.plugin) as kernel:
+        turn = await asked(kernel, provider.at(server.url), limits=ONCE)
+    assert (turn.message, turn.text, wire.refused) == ("", provider.short_text, [])
+    (call,) = [block for block in answers_of(path)[0].content if isinstance(block, ToolCallBlock)]
+    return call, server.asked[1].raw
+
+
 def conversation(provider: Provider, *calls: ToolCallBlock) -> Any:
     """What is sent behind an answer that made `calls`, as a strict server reads it."""
     results = [
@@ -84,13 +94,8 @@ def test_whatever_the_arguments_are_a_strict_server_reads_what_is_sent(provider:
 async def test_arguments_that_no_server_reads_are_answered_and_shown_as_words(
     provider: Provider, raw: str, tmp_path: Path
 ) -> None:
-    wire = provider.wire([broken_call(provider, raw), provider.short])
-    path = tmp_path / "log.db"
-    async with served(wire) as server, wired(path, provider.plugin) as kernel:
-        turn = await asked(kernel, provider.at(server.url), limits=ONCE)
-    assert (turn.message, turn.text, wire.refused) == ("", provider.short_text, [])
-    assert b"unreadable_arguments" in server.asked[1].raw
-    (call,) = [block for block in answers_of(path)[0].content if isinstance(block, ToolCallBlock)]
+    call, sent_back = await answered(provider, tmp_path / "log.db", raw=raw)
+    assert b"unreadable_arguments" in sent_back
     assert call.arguments == raw, "the log keeps what was received"
 
 
@@ -107,12 +112,7 @@ def test_arguments_that_every_server_reads_are_sent_as_they_came(provider: Provi
 async def test_a_name_that_a_model_made_up_is_answered_and_never_sent_back_as_it_is(
     provider: Provider, name: str, tmp_path: Path
 ) -> None:
-    wire = provider.wire([broken_call(provider, name=name), provider.short])
-    path = tmp_path / "log.db"
-    async with served(wire) as server, wired(path, provider.plugin) as kernel:
-        turn = await asked(kernel, provider.at(server.url), limits=ONCE)
-    assert (turn.message, turn.text, wire.refused) == ("", provider.short_text, [])
-    (call,) = [block for block in answers_of(path)[0].content if isinstance(block, ToolCallBlock)]
+    call, _ = await answered(provider, tmp_path / "log.db", name=name)
     assert call.name == name, "the log keeps what was received"
 
 

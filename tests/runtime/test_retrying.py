@@ -195,6 +195,10 @@ async def test_a_silent_model_times_out_and_is_retried(tmp_path: Path, autojump_
     assert (failed.failure, failed.message) == ("timeout", "nothing arrived for 30 s")
 
 
+async def pause() -> None:
+    await trio.sleep(20)
+
+
 async def turn_of(path: Path, slow: list[Cue]) -> Turn:
     """What comes of an answer that must not stand still for more than half a minute."""
     model, limits = FakeModel([slow]), Limits(model_idle_s=30.0)
@@ -206,18 +210,12 @@ async def turn_of(path: Path, slow: list[Cue]) -> Turn:
 async def test_a_model_that_thinks_for_long_does_not_time_out_while_it_shows_that_it_lives(
     tmp_path: Path, autojump_clock: object
 ) -> None:
-    async def pause() -> None:
-        await trio.sleep(20)
-
     slow = [*(cue for _ in range(90) for cue in (pause, Alive())), *words("At last.")]
     turn = await turn_of(tmp_path / "a.db", slow)
     assert (turn.reason, turn.text) == ("completed", "At last.")
 
 
 async def test_a_slow_model_that_keeps_talking_does_not_time_out(tmp_path: Path, autojump_clock: object) -> None:
-    async def pause() -> None:
-        await trio.sleep(20)
-
     slow = [cue for delta in words("A long answer.", chunk=1) for cue in (pause, delta)]
     turn = await turn_of(tmp_path / "a.db", slow)
     assert (turn.reason, turn.text) == ("completed", "A long answer.")

@@ -20,7 +20,19 @@ from flightlog_hookspecs import tool
 from flightlog_hookspecs.errors import HeadMismatch, LogCorrupt, NotAFlightlog, SchemaTooNew, StoreError
 from flightlog_hookspecs.events import Record, SessionRepaired, ToolResult
 from support import kernels
-from support.damage import PAGE_BYTES, PLACES, STRUCTURES, SURGERY, TABLES, VALUES, Image, flipped, operate, unguarded
+from support.damage import (
+    PAGE_BYTES,
+    PLACES,
+    STRUCTURES,
+    SURGERY,
+    TABLES,
+    VALUES,
+    Image,
+    cut_or_flipped,
+    flipped,
+    operate,
+    unguarded,
+)
 from support.files import Pen, content, look, opened, photograph, plain, rich
 from support.repairs import check_repair, check_sound, uid_of
 
@@ -64,9 +76,7 @@ def test_a_main_file_cut_anywhere_is_repaired(closed: Image, data: st.DataObject
 @FEW
 @given(data=st.data())
 def test_a_wal_cut_or_changed_anywhere_is_repaired(killed: Image, data: st.DataObject) -> None:
-    wal = killed.files["-wal"]
-    place = data.draw(st.integers(0, len(wal) - 1), label="byte")
-    changed = wal[:place] if data.draw(st.booleans(), label="cut") else flipped(wal, (place, 3))
+    changed = cut_or_flipped(data, killed.files["-wal"])
     event(check_repair(killed.put_down({"-wal": changed}), killed.whole, killed.durable))
 
 

@@ -26,7 +26,7 @@ from flightlog.testing import FakeModel, words
 from flightlog_hookspecs.errors import LogCorrupt, NotAFlightlog, StoreError
 from flightlog_hookspecs.events import SessionRepaired
 from support import kernels
-from support.damage import PAGE_BYTES, Image, flipped
+from support.damage import PAGE_BYTES, Image, cut_or_flipped
 from support.files import Pen, content, copied, in_memory, opened, photograph, plain, rich
 from support.repairs import check_repair, uid_of
 
@@ -333,9 +333,7 @@ def test_a_single_byte_is_refused_and_the_wal_beside_it_stays(path: Path) -> Non
 @FEW
 @given(data=st.data())
 def test_the_pages_of_a_wal_are_those_that_sqlite_takes_from_it(killed: Image, data: st.DataObject) -> None:
-    wal = killed.files["-wal"]
-    place = data.draw(st.integers(0, len(wal) - 1), label="byte")
-    changed = wal[:place] if data.draw(st.booleans(), label="cut") else flipped(wal, (place, 3))
+    changed = cut_or_flipped(data, killed.files["-wal"])
     path = killed.put_down({"-wal": changed})
     with _pages(str(path)) as pages:
         found = [pages.page(number) for number in range(1, pages.count + 1)]

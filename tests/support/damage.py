@@ -93,6 +93,12 @@ def flipped(data: bytes, *bits: tuple[int, int]) -> bytes:
     return bytes(changed)
 
 
+def cut_or_flipped(data: st.DataObject, whole: bytes) -> bytes:
+    """`whole`, cut anywhere or with a bit of any byte flipped, as `data` draws it."""
+    place = data.draw(st.integers(0, len(whole) - 1), label="byte")
+    return whole[:place] if data.draw(st.booleans(), label="cut") else flipped(whole, (place, 3))
+
+
 def unguarded(database: sqlite3.Connection) -> sqlite3.Connection:
     """`database` with every trigger dropped."""
     for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall():
